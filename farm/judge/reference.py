@@ -1,0 +1,128 @@
+"""Whether a reference can be trusted: missing, invalid, unstable or vacuous references give `inconclusive`, never more.
+
+Checks 2 and 5 of JUDGE.md's order, the noise floor, and the two cases whose recomputation in float belongs elsewhere
+(hybrid kernels, large reductions): there a miss is `inconclusive`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from farm.agent_protocol import OutputData
+from farm.graph import GraphFacts, OutputFacts
+from farm.judge.bands import FP16_SMALLEST_NORMAL, MAX_RECOMPUTED_REDUCTION, MAX_SHARED_NONFINITE
+from farm.judge.verdict import VerdictWord
+from farm.metrics import Metrics
+from farm.outcome import Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A check that applies: the verdict it gives, its reason and a sentence."""
+
+    verdict: VerdictWord
+    reason: str
+    message: str
+
+
+STATUS = {
+    "REFERENCE_MISSING": "missing",
+    "REFERENCE_INVALID": "invalid",
+    "REFERENCE_UNSTABLE": "unstable",
+    "REFERENCE_VACUOUS": "vacuous",
+}
+
+
+def doubt(reason: str, message: str) -> Hit:
+    return Hit(verdict="inconclusive", reason=reason, message=message)
+
+
+def missing(reference: Reference | None) -> Hit | None:
+    """There is no reference: the CPU crashed, refused or was never run."""
+    if reference is None:
+        return doubt("REFERENCE_MISSING", "no CPU reference was run")
+    if reference.failure is not None:
+        return doubt(
+            "REFERENCE_MISSING", f"the CPU reference ended in {reference.failure.code}: {reference.failure.message}"
+        )
+    if reference.first is None or not reference.first.ok or not reference.first.runs:
+        return doubt("REFERENCE_MISSING", "the CPU reference gave no outputs")
+    return None
+
+
+def faulty_graph(facts: OutputFacts | None) -> Hit | None:
+    """The output's bytes are not the result of computation."""
+    if facts is None:
+        return None
+    if facts.unwritten:
+        return doubt("REFERENCE_INVALID", "no op writes this output: it holds whatever was in memory")
+    if facts.alias_of:
+        return doubt("REFERENCE_INVALID", f"this output shares its tensor with {facts.alias_of.replace(':', ' ', 1)}")
+    return None
+
+
+def unstable(first: OutputData, second: OutputData | None) -> Hit | None:
+    """Two runs in fresh processes are not bit-equal, or the second did not come about."""
+    if second is None:
+        return doubt("REFERENCE_UNSTABLE", "the CPU gave this output in one of two runs only")
+    if first.sha256 != second.sha256 or first.shape != second.shape:
+        return doubt("REFERENCE_UNSTABLE", "two CPU runs in fresh processes differ")
+    return None
+
+
+def nonfinite(metrics: Metrics, graph: GraphFacts | None) -> Hit | None:
+    """NaN or Inf in the reference, except ±inf masks that the target has too, at the same places, on ≤ 1 %."""
+    bad = metrics.ref_nan + metrics.ref_inf
+    if not bad:
+        return None
+    from_mask = graph is not None and graph.inf_constants
+    share = bad / metrics.n
+    if from_mask and not metrics.ref_nan and not metrics.nonfinite_differ and share <= MAX_SHARED_NONFINITE:
+        return None
+    return doubt(
+        "REFERENCE_INVALID",
+        f"the CPU reference has {metrics.ref_nan} NaN and {metrics.ref_inf} Inf among {metrics.n} elements",
+    )
+
+
+def vacuous(metrics: Metrics, *, low_precision: bool) -> Hit | None:
+    """Nothing to compare with: no element, all zero, or so small that FP16 may flush it."""
+    if metrics.n == 0:
+        return doubt("REFERENCE_VACUOUS", "the output is empty")
+    if metrics.ref_max_abs == 0.0:
+        return doubt("REFERENCE_VACUOUS", "the CPU reference is all zero: these inputs say nothing about this output")
+    if low_precision and metrics.ref_max_abs < FP16_SMALLEST_NORMAL:
+        return doubt(
+            "REFERENCE_VACUOUS",
+            f"the largest reference value, {metrics.ref_max_abs:.3g}, is below 2^-14, where FP16 may flush to zero",
+        )
+    return None
+
+
+def excused_miss(facts: OutputFacts | None, graph: GraphFacts | None, *, low_precision: bool) -> Hit | None:
+    """A missed band that the reference itself may be to blame for."""
+    if facts is not None and facts.large_reduction is not None:
+        large = facts.large_reduction
+        return doubt(
+            "REFERENCE_INVALID",
+            f"{large.op} (op {large.op_index}) sums {large.elements} elements in float32: the CPU's own result is not "
+            "exact enough to blame the target",
+        )
+    if graph is not None and graph.hybrid_ops and not low_precision:
+        return doubt(
+            "REFERENCE_UNSTABLE",
+            f"the CPU quantises activations on the fly ({', '.join(sorted(set(graph.hybrid_ops)))}): it is only an "
+            "approximation of the float result, and no float copy of the model was run",
+        )
+    return None
+
+
+def beyond_counting(facts: OutputFacts | None) -> Hit | None:
+    """A reduction over more elements than float32 can count has no reference at all."""
+    large = facts.large_reduction if facts is not None else None
+    if large is None or large.elements <= MAX_RECOMPUTED_REDUCTION:
+        return None
+    return doubt(
+        "REFERENCE_INVALID",
+        f"{large.op} (op {large.op_index}) sums {large.elements} elements, more than 2^24: no float32 sum holds there",
+    )

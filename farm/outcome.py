@@ -1,0 +1,80 @@
+"""What was observed at a cell, before any judging: one journal line, and the record of a reference run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from farm.agent_protocol import AgentResult
+from farm.delegation import Delegation
+
+FailureCode = Literal[
+    "CRASH", "TIMEOUT", "INVALID_MODEL", "RUNTIME_ERROR", "OUT_OF_MEMORY",  # the model's or the runtime's
+    "UNSUPPORTED", "NO_ACCELERATOR",  # the delegate refused, or the device has no such accelerator
+    "DEVICE_LOST", "DEVICE_UNAVAILABLE", "HOST_KEY_REFUSED", "TRANSFER_FAILED", "NO_SPACE", "DEADLINE_EXCEEDED", "LEASE_LOST", "INFRA",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why there are no outputs. `infra` failures say nothing about the model."""
+
+    code: FailureCode
+    message: str
+    stage: str = ""
+    signal: int = 0
+    infra: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thermal:
+    before_c: float | None = None
+    after_c: float | None = None
+    throttled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One finished cell. Outputs lie in the object store under the sha256 that `result` names."""
+
+    cell: str
+    attempts: int
+    started: str
+    finished: str
+    """UTC, ISO 8601."""
+    wall_s: float
+    result: AgentResult | None
+    failure: Failure | None
+    delegation: Delegation
+    log_tail: str = ""
+    """Last lines of the agent's log (runtime and driver words)."""
+    thermal: Thermal = Thermal()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The CPU reference of one case: two runs in fresh processes on this host, and the noise floor run.
+
+    first, second: XNNPACK, one thread, FP32 forced. floor: reference kernels, or None with `floor_note` saying why.
+    failure: why there is no reference (then first is None).
+    """
+
+    case: str
+    first: AgentResult | None
+    second: AgentResult | None
+    floor: AgentResult | None
+    floor_note: str = ""
+    failure: Failure | None = None
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionClass:
+    """What the canaries measured for one (device, runtime, config)."""
+
+    device: str
+    runtime: str
+    config: str
+    value: Literal["fp32", "fp16-storage", "fp16", "unknown"]
+    evidence: str
+    """One sentence: what the three canaries gave."""

@@ -1,0 +1,255 @@
+"""The CPU reference of a case: this host, the same agent, XNNPACK on one thread in FP32, twice, plus the noise floor.
+
+Sits between plan and judge; touches no device. References are cached by everything their numbers depend on, and a
+cached one is used only while its outputs still have their hashes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import mmap
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from farm.agent_protocol import AgentResult
+from farm.cases import Case
+from farm.codec import from_json, to_json, write_whole
+from farm.configs import CONFIGS
+from farm.defaults import Limits
+from farm.errors import FarmError
+from farm.outcome import Failure, Reference
+from farm.plan import PlannedDevice
+from farm.runner import Stop, infra_failure, log_tail
+from farm.session import Observation, Session, Task, case_task
+from farm.store import Objects
+from farm.transports.base import Transport
+
+if TYPE_CHECKING:
+    from farm.runtimes import Runtime
+
+FORMAT = 1
+"""Part of the cache key: raise it when a reference run is made differently."""
+SECOND_FILL = 0xA5
+"""Output buffers of the second run start full of this byte: an output nobody writes then differs from the first."""
+REDUCED_PRECISION = b"reduced_precision_support"
+"""Metadata key by which a model lets XNNPACK compute in FP16 (tflite/tools/optimize/reduced_precision_metadata.h)."""
+
+
+def cache_root() -> Path:
+    """Where farm keeps what it can make again; FARM_CACHE_DIR overrides the user's cache folder."""
+    import platformdirs
+
+    given = os.environ.get("FARM_CACHE_DIR")
+    return Path(given) if given else platformdirs.user_cache_path("litert-farm")
+
+
+@dataclass(slots=True, kw_only=True)
+class References:
+    """Makes or finds references; one instance per run. `connect` opens a link to this machine."""
+
+    objects: Objects
+    limits: Limits
+    runtime: Runtime
+    agent_digest: str
+    connect: Callable[[], Transport]
+    stop: Stop = field(default_factory=Stop)
+    cache: Path = field(default_factory=lambda: cache_root() / "references")
+    _sessions: list[Session] = field(default_factory=list)
+
+    def get(self, case: Case) -> Reference:
+        """The reference of a valid case, from the cache if it is whole there. Raises no error of the model's."""
+        entry = self.cache / f"{self._key(case)}.json"
+        return self._cached(entry, case) or self._made(entry, case)
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+        self._sessions.clear()
+
+    def _task(self, case: Case) -> Task:
+        # Warm-up and repeats as in a cell: a model that carries hidden state then shows the same step in both.
+        return dataclasses.replace(
+            case_task(case, CONFIGS["cpu"], self.limits, self.limits.cpu_timeout_s), iterations=1, threads=1
+        )
+
+    def _key(self, case: Case) -> str:
+        task = self._task(case)
+        depends = (
+            FORMAT,
+            case.model_sha256,
+            case.signature,
+            task.inputs,
+            task.shapes,
+            (task.steps, task.warmup, task.iterations, task.repeats),
+            (self.runtime.name, sorted(self.runtime.files.items())),
+            self.agent_digest,
+            cpu_identity(),
+        )
+        return hashlib.sha256(to_json(depends)).hexdigest()
+
+    def _cached(self, entry: Path, case: Case) -> Reference | None:
+        try:
+            kept = from_json(entry.read_bytes(), Reference)
+            store = Objects(self.cache / "objects")
+            for sha256 in _hashes(kept):
+                with store.path(sha256).open("rb") as f:
+                    if hashlib.sha256(f.read()).hexdigest() != sha256:
+                        store.path(sha256).unlink(missing_ok=True)
+                        return None
+                _share(store, self.objects, sha256)
+        except (OSError, ValueError, msgspec.DecodeError):
+            return None
+        return dataclasses.replace(kept, case=case.id)
+
+    def _made(self, entry: Path, case: Case) -> Reference:
+        with _fp32_model(Path(case.model_path)) as model:
+            task = dataclasses.replace(self._task(case), model=model)
+            reference = self._run(case, task)
+        if reference.first is not None and reference.failure is None:
+            try:
+                store = Objects(self.cache / "objects")
+                for sha256 in _hashes(reference):
+                    _share(self.objects, store, sha256)
+                write_whole(entry, to_json(reference, indent=2))
+            except OSError:
+                # A cache that cannot be written costs time, not truth.
+                return reference
+        return reference
+
+    def _run(self, case: Case, task: Task) -> Reference:
+        """Two plain runs side by side (two fresh processes), then the floor run."""
+        self._open()
+        seconds: list[Observation] = []
+        again = dataclasses.replace(task, fill=SECOND_FILL)
+        other = threading.Thread(target=lambda: seconds.append(self._observe(1, again)), name="second reference")
+        other.start()
+        first = self._observe(0, task)
+        other.join()
+        for seen, which in ((first, "first"), (seconds[0], "second")):
+            if seen.failure is not None:
+                failure = dataclasses.replace(seen.failure, message=f"{which} reference run: {seen.failure.message}")
+                return Reference(
+                    case=case.id, first=None, second=None, floor=None, failure=failure, log_tail=log_tail(seen.log)
+                )
+        floor, note = self._floor(task)
+        return Reference(
+            case=case.id,
+            first=first.result,
+            second=seconds[0].result,
+            floor=floor,
+            floor_note=note,
+            log_tail=log_tail(first.log),
+        )
+
+    def _floor(self, task: Task) -> tuple[AgentResult | None, str]:
+        """Reference kernels, or else builtin ones: how far two right CPU answers lie apart."""
+        notes: list[str] = []
+        for mode in ("reference", "builtin"):
+            config = dataclasses.replace(CONFIGS["cpu-ref"], kernel_mode=mode)
+            # Numbers only: repeats of these slow kernels would cost minutes and tell nothing more.
+            plain = dataclasses.replace(task, config=config, repeats=1)
+            seen = self._observe(0, plain)
+            if seen.failure is None:
+                return seen.result, "; ".join([*notes, f"{mode} kernels"])
+            notes.append(f"{mode} kernels failed: {seen.failure.message}")
+        return None, "; ".join(notes)
+
+    def _observe(self, which: int, task: Task) -> Observation:
+        """One observation; trouble around the model is tried once more, then it is the reference's failure."""
+        seen = _lost("no attempt was made")
+        for _ in range(self.limits.attempts):
+            try:
+                seen = self._sessions[which].observe(task, self.runtime)
+            except FarmError as e:
+                seen = Observation(result=None, failure=infra_failure(e), delegation=seen.delegation)
+            if seen.failure is None or not seen.failure.infra or self.stop.draining:
+                break
+        return seen
+
+    def _open(self) -> None:
+        while len(self._sessions) < 2:
+            session = Session(
+                device=PlannedDevice(id="reference", transport="local"),
+                transport=self.connect(),
+                objects=self.objects,
+                limits=self.limits,
+            )
+            self.stop.watch(session)
+            session.open()
+            self._sessions.append(session)
+
+
+def _lost(message: str) -> Observation:
+    from farm.delegation import Delegation
+
+    return Observation(
+        result=None, failure=Failure(code="INFRA", message=message, infra=True), delegation=Delegation(level="none")
+    )
+
+
+def _hashes(reference: Reference) -> list[str]:
+    results = [r for r in (reference.first, reference.second, reference.floor) if r is not None]
+    return sorted({sha for r in results for run in r.runs for o in run.outputs for sha in (o.sha256, *o.repeat_sha256)})
+
+
+def _share(source: Objects, target: Objects, sha256: str) -> None:
+    """Have `target` keep an object of `source`: a hard link where the disks allow it, else a copy."""
+    if target.has(sha256):
+        return
+    path = target.path(sha256)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tmp = path.parent / f".{sha256[:16]}.{secrets.token_hex(6)}"
+    try:
+        try:
+            os.link(source.path(sha256), tmp)
+        except OSError:
+            shutil.copyfile(source.path(sha256), tmp)
+        os.replace(tmp, path)
+    finally:
+        tmp.unlink(missing_ok=True)
+
+
+@contextmanager
+def _fp32_model(path: Path) -> Iterator[Path]:
+    """The model, or where its metadata allows XNNPACK reduced precision, a copy whose metadata key is misspelt.
+
+    XNNPACK has a flag to force FP16 but none to forbid it; without the key it stays in FP32. No offset changes.
+    """
+    with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = data.find(REDUCED_PRECISION)
+        if at < 0:
+            yield path
+            return
+        plain = data[:].replace(REDUCED_PRECISION, b"_" + REDUCED_PRECISION[1:])
+    with tempfile.TemporaryDirectory(prefix="litert-farm-") as folder:
+        copy = Path(folder) / "model.tflite"
+        copy.write_bytes(plain)
+        yield copy
+
+
+def cpu_identity() -> str:
+    """What XNNPACK chooses its kernels by: a cache on a shared home must not serve another processor's numbers."""
+    import platform
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("model name", "flags", "Features", "CPU part")
+    first: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in wanted:
+            first.setdefault(key.strip(), value.strip())
+    return f"{platform.machine()} {sorted(first.items())}"

@@ -1,0 +1,432 @@
+"""The run folder and its journal: the only module that knows file names of results.
+
+    ROOT/                          where runs are kept (default: ./runs)
+      objects/ab/abcdef…           raw tensors by sha256, shared by all runs
+      <utc>-<id>/
+        plan.json                  every cell, written first
+        journal.jsonl              append-only, fsynced: one Outcome per finished cell; the truth about what ran
+        references/<case>.json     Reference
+        devices/<id>/facts.json    what probing found
+        devices/<id>/precision.json
+        devices/<id>/log.txt       the device's own log
+        cells/<cell>/log.txt       what agent, runtime and driver printed; cells/<cell>/result.json
+        matrix.json report.html report.md junit.xml
+
+Reading needs no lock (`farm judge RUN` works while the run goes on); writing claims the journal, so that two
+processes never resume the same run.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import re
+import secrets
+import shutil
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from farm.codec import from_json, to_json, write_whole
+from farm.errors import InvalidInput, NoSpace, Problem, TransferFailed
+from farm.outcome import Outcome, PrecisionClass, Reference
+from farm.plan import Plan
+
+MMAP_FROM_BYTES = 1 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+T = TypeVar("T")
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """Map what the disk says to our words: full → NoSpace, unusable otherwise → InvalidInput."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in _NO_SPACE:
+            raise NoSpace(
+                f"no space left on the disk of {path}; free some space or choose another --out, then --resume the run"
+            ) from e
+        raise InvalidInput(
+            Problem(
+                message=f"cannot write: {e.strerror or e}", file=str(path), cure="choose a writable folder with --out"
+            )
+        ) from e
+
+
+def _safe(name: str, what: str) -> str:
+    """Return `name` if it can be one path component here; ids come from files that anybody may have written."""
+    bad = not name or name.startswith(".") or any(c in "/\\\0" or ord(c) < 32 for c in name)
+    if bad or len(name.encode("utf-8", "surrogatepass")) > 200:
+        raise InvalidInput(f"{what} {name!r} cannot be a file name; the plan or journal it comes from is damaged")
+    return name
+
+
+class Objects:
+    """Raw tensors by content. `ROOT/objects`; safe for many threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._intact: dict[str, tuple[int, int]] = {}
+
+    def path(self, sha256: str) -> Path:
+        """Where an object lies or would lie. Raises ValueError if `sha256` is not 64 lower-case hex digits."""
+        if not _SHA256.fullmatch(sha256):
+            raise ValueError(f"not a sha256: {sha256[:80]!r}")
+        return self.root / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        """Is it kept? (False for what is no sha256 at all.)"""
+        return bool(_SHA256.fullmatch(sha256)) and self.path(sha256).is_file()
+
+    def put_bytes(self, data: bytes | memoryview) -> str:
+        """Store and return the sha256. Raises NoSpace, or InvalidInput if the folder cannot be written."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        path = self.path(sha256)
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        with _disk(self.root):
+            # The size is compared because a machine that lost power may have kept the name and not the bytes.
+            if path.is_file() and path.stat().st_size == size:
+                return sha256
+            with self._whole(path) as tmp, tmp.open("wb") as f:
+                f.write(data)
+        return sha256
+
+    def adopt(self, file: Path, sha256: str) -> None:
+        """Move a file in, whole; its bytes must have `sha256`. Raises TransferFailed otherwise.
+
+        `file` is gone afterwards, also when the object was kept already.
+        """
+        path = self.path(sha256)
+        try:
+            with file.open("rb") as f:
+                found = hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(f)
+                size = os.fstat(f.fileno()).st_size
+        except OSError as e:
+            raise TransferFailed(f"cannot read {file}: {e.strerror or e}") from e
+        if found != sha256:
+            raise TransferFailed(f"{file} holds sha256 {found}, not {sha256} as announced; it was not taken")
+        with _disk(self.root):
+            if path.is_file() and path.stat().st_size == size:
+                file.unlink()
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.replace(file, path)
+            except OSError as e:
+                if e.errno != errno.EXDEV:
+                    raise
+                with self._whole(path) as tmp:
+                    shutil.copyfile(file, tmp)
+                file.unlink()
+
+    def load(self, sha256: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Read an object as an array (read-only, memory-mapped from 1 MiB up). Raises KeyError if it is not kept.
+
+        dtype is numpy's name of the little-endian bytes; bfloat16 comes as its raw uint16; int4 and whatever numpy
+        has no name for come as raw uint8, one-dimensional unless there is one byte per element.
+        An object whose bytes no longer have their sha256 is dropped and counts as not kept, and one that does not fill
+        `shape` is not what was asked for: KeyError as well, with the reason, so that no verdict is made of it.
+        """
+        try:
+            path = self.path(sha256)
+            with path.open("rb") as f:
+                size = os.fstat(f.fileno()).st_size
+                large = size >= MMAP_FROM_BYTES
+                buffer = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if large else f.read()
+                stamp = (size, os.fstat(f.fileno()).st_mtime_ns)
+        except (OSError, ValueError) as e:
+            raise KeyError(f"object {sha256[:80]} is not kept") from e
+        if self._intact.get(sha256) != stamp:
+            if hashlib.sha256(buffer).hexdigest() != sha256:
+                path.unlink(missing_ok=True)
+                raise KeyError(f"object {sha256} was damaged on disk and is dropped")
+            self._intact[sha256] = stamp
+        count = int(np.prod(shape, dtype=np.int64))
+        kind = _numpy_dtype(dtype)
+        if kind is None:
+            raw = np.frombuffer(buffer, np.uint8)
+            return raw.reshape(shape) if raw.size == count else raw
+        if count * kind.itemsize != size:
+            raise KeyError(f"object {sha256} holds {size} bytes; {dtype} {list(shape)} needs {count * kind.itemsize}")
+        return np.frombuffer(buffer, kind).reshape(shape)
+
+    @contextmanager
+    def _whole(self, path: Path) -> Iterator[Path]:
+        """Give a temporary name beside `path`; rename it there if the block succeeds, remove it otherwise."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tmp = path.parent / f".{path.name[:16]}.{secrets.token_hex(6)}"
+        try:
+            yield tmp
+            os.replace(tmp, path)
+        except BaseException:
+            tmp.unlink(missing_ok=True)
+            raise
+
+
+def _digest(file: Any) -> str:
+    """hashlib.file_digest of Python 3.11 for 3.10."""
+    h = hashlib.sha256()
+    while block := file.read(1 << 20):
+        h.update(block)
+    return h.hexdigest()
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any] | None:
+    if name == "bfloat16":
+        return np.dtype("<u2")
+    if name == "bool" or re.fullmatch(r"u?int(8|16|32|64)|float(16|32|64)|complex(64|128)", name):
+        plain: np.dtype[Any] = np.dtype(name)
+        little: np.dtype[Any] = plain.newbyteorder("<")
+        return little
+    return None
+
+
+class RunStore:
+    """One run folder. `close()` lets another process resume it; so does the end of this process, however it ends."""
+
+    damage: list[str]
+    """What could not be read, one sentence each, filled by the reading methods."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        self.objects = Objects(folder.parent / "objects")
+        self.damage = []
+        self._writing = threading.Lock()
+        self._journal: int | None = None
+        self._release: weakref.finalize[[int], RunStore] | None = None
+
+    @classmethod
+    def create(cls, root: Path, plan: Plan) -> RunStore:
+        """Make `root/<run id>` with plan.json. Raises InvalidInput if the folder cannot be written."""
+        folder = root / _safe(plan.run_id, "run id")
+        with _disk(root):
+            root.mkdir(parents=True, exist_ok=True)
+        try:
+            with _disk(folder):
+                folder.mkdir()
+        except InvalidInput as e:
+            if isinstance(e.__cause__, FileExistsError):
+                raise InvalidInput(
+                    Problem(message="this run exists already", file=str(folder), cure="continue it with --resume")
+                ) from e
+            raise
+        with _disk(folder):
+            write_whole(folder / "plan.json", to_json(plan, indent=2))
+        store = cls(folder, plan)
+        store.claim()
+        return store
+
+    @classmethod
+    def open(cls, folder: Path) -> RunStore:
+        """Open an existing run. Raises InvalidInput if it is not one or its plan is damaged."""
+        file = folder / "plan.json"
+        try:
+            data = file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as e:
+            what = "is no run: it holds no plan.json" if folder.is_dir() else "there is no such run folder"
+            raise InvalidInput(
+                Problem(message=what, file=str(folder), cure="name a folder that `farm sweep` has made")
+            ) from e
+        except OSError as e:
+            raise InvalidInput(Problem(message=f"cannot read the plan: {e.strerror or e}", file=str(file))) from e
+        try:
+            plan = from_json(data, Plan)
+        except msgspec.DecodeError as e:
+            raise InvalidInput(
+                Problem(
+                    message=f"the plan is damaged or of another farm version: {e}", file=str(file), cure="sweep again"
+                )
+            ) from e
+        if plan.schema_version != 1:
+            raise InvalidInput(
+                Problem(
+                    message=f"the plan has schema version {plan.schema_version}; this farm reads version 1",
+                    file=str(file),
+                    cure="use the farm that wrote it",
+                )
+            )
+        return cls(folder.resolve(), plan)
+
+    def claim(self) -> None:
+        """Become the only writer of this run, and mend a line that a dying process left half-written.
+
+        Raises InvalidInput if another process is writing it. `create` and `append` claim by themselves; call it before
+        resuming, so that no device is touched for a run that is still going on.
+        """
+        with self._writing:
+            self._claim()
+
+    def _claim(self) -> int:
+        if self._journal is not None:
+            return self._journal
+        path = self.folder / "journal.jsonl"
+        with _disk(path):
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as e:
+                raise InvalidInput(
+                    Problem(
+                        message="another farm process is writing this run",
+                        file=str(self.folder),
+                        cure="wait for it to end, or stop it, then resume",
+                    )
+                ) from e
+            with _disk(path):
+                _mend(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._journal = fd
+        # Not a file object: a store that is dropped without close() must let go quietly, as after kill -9.
+        self._release = weakref.finalize(self, os.close, fd)
+        return fd
+
+    def close(self) -> None:
+        """Give up the journal. Safe to call twice; the store can still be read."""
+        with self._writing:
+            if self._release is not None:
+                self._release()
+            self._journal = self._release = None
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, outcome: Outcome) -> None:
+        """Write one journal line and fsync it. Thread-safe. Raises NoSpace; the journal is then as it was before."""
+        line = to_json(outcome) + b"\n"
+        with self._writing:
+            fd = self._claim()
+            with _disk(self.folder / "journal.jsonl"):
+                before = os.fstat(fd).st_size
+                try:
+                    rest = memoryview(line)
+                    while rest:
+                        rest = rest[os.write(fd, rest) :]
+                    os.fsync(fd)
+                except OSError:
+                    os.ftruncate(fd, before)
+                    raise
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Finished cells by id; of several lines about one cell the last counts.
+
+        A torn last line is ignored; a damaged line elsewhere is skipped and listed in `damage`.
+        """
+        path = self.folder / "journal.jsonl"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as e:
+            raise InvalidInput(Problem(message=f"cannot read the journal: {e.strerror or e}", file=str(path))) from e
+        found: dict[str, Outcome] = {}
+        lines = data.split(b"\n")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                outcome = from_json(line, Outcome)
+            except msgspec.DecodeError as e:
+                if number < len(lines):
+                    self._damaged(f"{path}:{number}: damaged line, its cell counts as not run ({e})")
+                continue
+            found[outcome.cell] = outcome
+        return found
+
+    def write_reference(self, reference: Reference) -> None:
+        self._write(self.folder / "references" / f"{_safe(reference.case, 'case id')}.json", reference)
+
+    def references(self) -> dict[str, Reference]:
+        """References by case id."""
+        found = (self._read(path, Reference) for path in sorted((self.folder / "references").glob("[!.]*.json")))
+        return {reference.case: reference for reference in found if reference is not None}
+
+    def write_facts(self, device: str, facts: Mapping[str, Any]) -> None:
+        self._write(self.device_folder(device) / "facts.json", dict(facts))
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """Probed facts by device id."""
+        found = {path.parent.name: self._read(path, dict[str, Any]) for path in self._device_files("facts.json")}
+        return {device: facts for device, facts in found.items() if facts is not None}
+
+    def write_precision(self, device: str, classes: list[PrecisionClass]) -> None:
+        self._write(self.device_folder(device) / "precision.json", classes)
+
+    def precision(self) -> list[PrecisionClass]:
+        """What the canaries measured, all devices."""
+        found = (self._read(path, list[PrecisionClass]) for path in self._device_files("precision.json"))
+        return [one for classes in found if classes is not None for one in classes]
+
+    def cell_folder(self, cell: str) -> Path:
+        """Folder of a cell's log.txt and result.json; made if it is missing."""
+        return self._folder("cells", _safe(cell, "cell id"))
+
+    def device_folder(self, device: str) -> Path:
+        """Folder of a device's log.txt, facts and precision; made if it is missing."""
+        return self._folder("devices", _safe(device, "device id"))
+
+    def _folder(self, kind: str, name: str) -> Path:
+        path = self.folder / kind / name
+        if not path.is_dir():
+            try:
+                with _disk(path):
+                    path.mkdir(parents=True, exist_ok=True)
+            except InvalidInput:
+                # A run on a read-only disk can still be judged and read; whoever writes here meets the error then.
+                return path
+        return path
+
+    def _device_files(self, name: str) -> list[Path]:
+        return sorted((self.folder / "devices").glob(f"[!.]*/{name}"))
+
+    def _write(self, path: Path, value: Any) -> None:
+        with _disk(path):
+            write_whole(path, to_json(value, indent=2))
+
+    def _read(self, path: Path, kind: type[T]) -> T | None:
+        try:
+            return from_json(path.read_bytes(), kind)
+        except (OSError, msgspec.DecodeError) as e:
+            self._damaged(f"{path}: cannot be read, it counts as missing ({e})")
+            return None
+
+    def _damaged(self, sentence: str) -> None:
+        if sentence not in self.damage:
+            self.damage.append(sentence)
+
+
+def _mend(fd: int) -> None:
+    """End the journal with a newline, so that no line glues to it: complete a whole last line, cut a torn one."""
+    size = os.fstat(fd).st_size
+    if not size or os.pread(fd, 1, size - 1) == b"\n":
+        return
+    tail = b""
+    start = size
+    while start and b"\n" not in tail:
+        step = min(start, 1 << 16)
+        start -= step
+        tail = os.pread(fd, step, start) + tail
+    last = tail[tail.rfind(b"\n") + 1 :]
+    try:
+        from_json(last, Outcome)
+    except msgspec.DecodeError:
+        os.ftruncate(fd, size - len(last))
+    else:
+        os.write(fd, b"\n")
+    os.fsync(fd)

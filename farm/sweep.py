@@ -1,0 +1,377 @@
+"""The whole flow in one call: problems → plan → references → cells (with canaries) → verdicts → matrix and reports.
+
+`sweep()` is what `farm sweep` calls and other programs import; `judge_run()` is its second half and needs no device.
+Everything a user gave is checked before a device is touched or a run folder made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import secrets
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from farm import __version__
+from farm.cases import ModelRequest
+from farm.configs import CONFIGS, select_configs
+from farm.defaults import Limits
+from farm.errors import InvalidInput, Problem
+from farm.plan import Plan
+from farm.runner import Progress, Runner, Stop
+from farm.store import Objects, RunStore
+
+if TYPE_CHECKING:
+    from farm.inventory import Inventory
+    from farm.report.matrix import Matrix, MatrixCell
+    from farm.runtimes import Runtime
+    from farm.session import Session
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What a sweep found; iterating gives its cells."""
+
+    run_folder: Path
+    matrix: Matrix
+    interrupted: bool = False
+    """The run was stopped before every cell was done; `resume=run_folder` finishes it."""
+
+    @property
+    def exit_code(self) -> int:
+        """1 findings, 3 something could not be told, else 0."""
+        return self.matrix.run.exit_code
+
+    @property
+    def all_passed(self) -> bool:
+        """Nothing counted against the run and something really passed: a run of refusals alone has passed nothing."""
+        counted = (cell for cell in self.matrix.cells if not cell.diagnostic and cell.known is None)
+        return self.exit_code == 0 and any(cell.verdict in ("pass", "warn") for cell in counted)
+
+    def __iter__(self) -> Iterator[MatrixCell]:
+        return iter(self.matrix.cells)
+
+    def __len__(self) -> int:
+        return len(self.matrix.cells)
+
+
+def sweep(
+    models: Sequence[str | Path | ModelRequest] = (),
+    *,
+    inventory: str | Path | Inventory | None = None,
+    devices: Sequence[str] | None = None,
+    configs: Sequence[str] | None = None,
+    inputs: Sequence[str | Path] | str | Path | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    runtime: Sequence[str] | str | None = None,
+    signature: str | None = None,
+    seed: int | None = None,
+    repeats: int | None = None,
+    iterations: int | None = None,
+    min_cosine_similarity: float | None = None,
+    min_norm: float | None = None,
+    out: str | Path = "runs",
+    resume: str | Path | None = None,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    stop: Stop | None = None,
+) -> SweepResult:
+    """Run every model on every device in every config and judge the outputs.
+
+    models: paths, or ModelRequests; none = the inventory's own. inputs: .npz / .safetensors files for all of them.
+    input_shapes: input name or inN → shape. Raises InvalidInput, before anything runs, with every problem found.
+    """
+    stop = stop or Stop()
+    if resume is not None:
+        with RunStore.open(Path(resume)) as store:
+            store.claim()
+            _check_resumable(store)
+            return _run(store, progress, stop)
+    plan = prepare(
+        models,
+        inventory=inventory,
+        devices=devices,
+        configs=configs,
+        inputs=inputs,
+        input_shapes=input_shapes,
+        runtime=runtime,
+        signature=signature,
+        seed=seed,
+        repeats=repeats,
+        iterations=iterations,
+        min_cosine_similarity=min_cosine_similarity,
+        min_norm=min_norm,
+        limits=limits,
+        out=out,
+    )
+    with RunStore.create(Path(out), plan) as store:
+        return _run(store, progress, stop)
+
+
+def prepare(
+    models: Sequence[str | Path | ModelRequest] = (),
+    *,
+    inventory: str | Path | Inventory | None = None,
+    devices: Sequence[str] | None = None,
+    configs: Sequence[str] | None = None,
+    inputs: Sequence[str | Path] | str | Path | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    runtime: Sequence[str] | str | None = None,
+    signature: str | None = None,
+    seed: int | None = None,
+    repeats: int | None = None,
+    iterations: int | None = None,
+    min_cosine_similarity: float | None = None,
+    min_norm: float | None = None,
+    limits: Limits | None = None,
+    out: str | Path = "runs",
+) -> Plan:
+    """Everything up to the first touch of a device: the plan of what `sweep` would do. Raises InvalidInput."""
+    from farm.cases import build_cases
+    from farm.inventory import default_inventory, load_inventory, select_devices
+    from farm.plan import make_plan
+
+    if inventory is None:
+        inventory = default_inventory()
+    elif isinstance(inventory, (str, Path)):
+        inventory = load_inventory(Path(inventory))
+    given: dict[str, Any] = {
+        "seed": seed,
+        "repeats": repeats,
+        "iterations": iterations,
+        "min_cosine_similarity": min_cosine_similarity,
+        "min_norm": min_norm,
+    }
+    base = limits if limits is not None else inventory.with_limits(Limits())
+    limits = dataclasses.replace(base, **{k: v for k, v in given.items() if v is not None})
+
+    problems = _Problems()
+    chosen = problems.collect(lambda: select_devices(inventory, tuple(devices or ())))
+    wanted = problems.collect(lambda: select_configs(configs or (), own=inventory.configs))
+    names = problems.collect(lambda: _runtime_names(runtime))
+    files = (inputs,) if isinstance(inputs, (str, Path)) else tuple(inputs or ())
+    requests = problems.collect(
+        lambda: _requests(models, inventory, tuple(Path(f) for f in files), input_shapes or {}, signature)
+    )
+    if requests == ():
+        problems.add(Problem(message="no model given", cure="name a .tflite file, or list models in the inventory"))
+    cases = problems.collect(lambda: build_cases(requests or (), Objects(Path(out) / "objects"), limits))
+    if problems.found or chosen is None or wanted is None or names is None or cases is None:
+        raise InvalidInput(problems.found)
+    now = datetime.now(timezone.utc)
+    return make_plan(
+        run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        farm_version=__version__,
+        inventory_sha256=inventory.sha256,
+        limits=limits,
+        devices=chosen,
+        configs=wanted,
+        cases=cases,
+        runtimes={d.id: names for d in chosen},
+        known=inventory.known,
+    )
+
+
+def judge_run(run: RunStore | str | Path, *, today: date | None = None) -> Matrix:
+    """Judge what a run has observed so far and write its matrix and reports. Touches no device."""
+    store = run if isinstance(run, RunStore) else RunStore.open(Path(run))
+    from farm.judging import judge_store
+
+    matrix = judge_store(store, today or date.today())
+    from farm.report import write_reports
+
+    try:
+        write_reports(matrix, store.folder)
+    except OSError as e:
+        raise InvalidInput(
+            Problem(message=f"the reports cannot be written: {e.strerror or e}", file=str(store.folder))
+        ) from e
+    return matrix
+
+
+class _Problems:
+    """Everything wrong with what the user gave, so that it is told at once."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+
+    def add(self, problem: Problem) -> None:
+        self.found.append(problem)
+
+    def collect(self, work: Callable[[], T]) -> T | None:
+        """Do one part; what is wrong with it is kept and the next part still gets its turn."""
+        try:
+            return work()
+        except InvalidInput as e:
+            self.found.extend(e.problems)
+            return None
+
+
+def _requests(
+    models: Sequence[str | Path | ModelRequest],
+    inventory: Inventory,
+    inputs: tuple[Path, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    signature: str | None,
+) -> tuple[ModelRequest, ...]:
+    """What the call names, or else the inventory's models, with what the call says of inputs laid over it."""
+    from farm.specs import model_requests
+
+    names = (*CONFIGS, *inventory.configs)
+    given = (m if isinstance(m, ModelRequest) else model_requests([m], configs=names)[0] for m in models)
+    return tuple(
+        dataclasses.replace(
+            request,
+            inputs=inputs or request.inputs,
+            input_shapes={**request.input_shapes, **shapes},
+            signature=signature if signature is not None else request.signature,
+        )
+        for request in (tuple(given) if models else inventory.models)
+    )
+
+
+def _runtime_names(selectors: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The names of the chosen runtimes; a comma-separated text is a list."""
+    from farm.runtimes import find_runtime, host_platform
+
+    given = [selectors] if isinstance(selectors, str) else list(selectors or ())
+    wanted: list[str | None] = [one.strip() for text in given for one in text.split(",") if one.strip()]
+    platform = host_platform()
+    return tuple(dict.fromkeys(find_runtime(one, platform).name for one in wanted or [None]))
+
+
+def _check_resumable(store: RunStore) -> None:
+    """A run can only go on with the very files it began with. Raises InvalidInput."""
+    done = store.outcomes()
+    open_cases = {c.case for c in store.plan.cells if c.id not in done}
+    problems = []
+    for case in store.plan.cases:
+        if case.id not in open_cases or case.invalid is not None:
+            continue
+        path = Path(case.model_path)
+        again = "give it back, or sweep again"
+        try:
+            same = _sha256(path) == case.model_sha256
+        except OSError:
+            problems.append(Problem(message="the run's model is gone", file=str(path), cure=again))
+            continue
+        if not same:
+            problems.append(Problem(message="the run's model has changed since", file=str(path), cure=again))
+        lacking = [a.name for s in case.input_sets for a in s.arrays if not store.objects.has(a.sha256)]
+        if lacking:
+            message = f"inputs of case '{case.id}' are gone: {', '.join(sorted(set(lacking)))}"
+            problems.append(Problem(message=message, file=str(store.objects.root), cure="sweep again"))
+    if problems:
+        raise InvalidInput(problems)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as f:
+        while block := f.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _run(store: RunStore, progress: Progress | None, stop: Stop) -> SweepResult:
+    """References, then every unfinished cell, then the verdicts."""
+    with _signals(stop):
+        done = len(store.outcomes())
+        if progress is not None:
+            progress.planned(len(store.plan.cells), done)
+        if done < len(store.plan.cells):
+            _observe(store, progress, stop)
+        if progress is not None:
+            progress.stage("judging")
+        matrix = judge_run(store)
+    finished = store.outcomes()
+    interrupted = any(c.id not in finished for c in store.plan.cells)
+    return SweepResult(run_folder=store.folder, matrix=matrix, interrupted=interrupted)
+
+
+def _observe(store: RunStore, progress: Progress | None, stop: Stop) -> None:
+    from farm.agents import agent_binary, agent_digest
+    from farm.canary import measure_device
+    from farm.runtimes import find_runtime, host_platform
+
+    agent = agent_binary(host_platform())
+    _make_references(store, find_runtime(None, host_platform()), agent_digest(agent), progress, stop)
+
+    def prepare_device(session: Session, runtimes: Callable[[str], Runtime]) -> None:
+        mine = [c for c in store.plan.cells if c.device == session.device.id]
+        wanted = dict.fromkeys((c.runtime, c.config) for c in mine)
+        configs = {c.name: c for c in store.plan.configs}
+        pairs = [(configs[config], runtimes(runtime)) for runtime, config in wanted]
+        store.write_precision(session.device.id, measure_device(session, pairs, stopped=lambda: stop.draining))
+
+    Runner(store=store, stop=stop, progress=progress, prepare=prepare_device).run()
+
+
+def _make_references(store: RunStore, runtime: Runtime, digest: str, progress: Progress | None, stop: Stop) -> None:
+    """Every reference that is not in the run folder yet; nothing else runs meanwhile, so they may use two processes."""
+    from farm.plan import PlannedDevice
+    from farm.reference import References
+    from farm.runner import open_transport
+
+    have = {name for name, reference in store.references().items() if reference.failure is None}
+    here = PlannedDevice(id="reference", transport="local")
+    maker = References(
+        objects=store.objects,
+        limits=store.plan.limits,
+        runtime=runtime,
+        agent_digest=digest,
+        connect=lambda: open_transport(here),
+        stop=stop,
+    )
+    try:
+        for case in store.plan.cases:
+            if stop.draining:
+                return
+            if case.invalid is not None or case.id in have:
+                continue
+            if progress is not None:
+                progress.stage(f"reference of {case.id}")
+            reference = maker.get(case)
+            if reference.failure is not None and reference.failure.infra and stop.draining:
+                return
+            store.write_reference(reference)
+    finally:
+        maker.close()
+
+
+@contextmanager
+def _signals(stop: Stop) -> Iterator[None]:
+    """Have SIGINT and SIGTERM drain the run (twice: end it now). Only the main thread may do so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in numbers:
+            signal.signal(number, lambda *_: stop.request())
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+class _Callable(types.ModuleType):
+    """Importing this module makes it the attribute `farm.sweep`, so that name must be callable like the function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> SweepResult:
+        return sweep(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,1 @@
+"""Ways to reach a device. `transport: adb` in the inventory is `farm/transports/adb.py`."""
