@@ -11,7 +11,7 @@
  * it keeps away from what differs between glibc, bionic and macOS: no struct stat, no strtol or sscanf (glibc
  * redirects them to symbols bionic lacks), no stdio streams, no threads.
  *
- * Sections: 1 LiteRT's ABI  2 text, numbers, memory  3 result writer and signals  4 SHA-256  5 job  6 runtime
+ * Sections: 1 LiteRT's ABI  2 text, numbers, memory  3 result writer  4 SHA-256  5 job  6 runtime
  *           7 tensors  8 runs  9 result  10 watching parent  11 main
  */
 #define _GNU_SOURCE
@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -346,28 +345,27 @@ static const char *errno_name(int e) {
     }
 }
 
-/* ==== 3. Result writer and signals ========================================================================== */
+/* ==== 3. Result writer ====================================================================================== */
 
-/* What the worker and its parent share. Pointers are literals of this file: valid in both, the worker is a fork. */
+/* What the worker and its parent share. `stage` is a literal of this file: valid in both, the worker is a fork. */
 typedef struct {
     const char *volatile stage;
     volatile int committed; /* a result is in place */
+    volatile int signal;    /* what ended the worker, noted by its own handler */
+    char accelerators[2048]; /* JSON strings with commas between: those registered before compiling */
 } Shared;
 
-static Shared g_unshared = {"start", 0};
+static Shared g_start = {.stage = "start"};
 
-/* Everything a signal handler reads. Written before the handlers are installed. */
 static struct {
     const char *nonce; /* checked: letters, digits, '.', '_', '-' only */
     const char *result;
-    char *temporary, *temporary_signal; /* two names: a crash may happen while the main thread writes its own */
-    int progress;                       /* the stdout the host reads; fd 1 belongs to the libraries */
+    char *temporary;
+    int progress; /* the stdout the host reads; fd 1 belongs to the libraries */
+    int usage;    /* whose memory a result states: the worker's own, or in the parent its child's */
     int64_t started_ns;
     Shared *shared;
-} g = {.progress = 1, .shared = &g_unshared};
-
-/* Who may put the result in place: whoever swaps this from 0 to 1, once. */
-static atomic_int g_taken;
+} g = {.progress = 1, .usage = RUSAGE_SELF, .shared = &g_start};
 
 static void stage(const char *name) {
     g.shared->stage = name;
@@ -377,24 +375,10 @@ static void stage(const char *name) {
     (void)!write_all(g.progress, b, (size_t)n);
 }
 
-/* The most memory this process held at once. Async-signal-safe. */
+/* Not for a process just exec'ed: Linux lets ru_maxrss survive exec, so it would state the size of our starter. */
 static int64_t peak_rss_bytes(void) {
-#ifndef __APPLE__
-    /* Not ru_maxrss: Linux lets it inherit the size of the process that started us (exec keeps signal->maxrss). */
-    char b[4096];
-    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, b, sizeof b - 1);
-    if (fd >= 0) close(fd);
-    if (n > 0) {
-        b[n] = 0;
-        const char *p = strstr(b, "VmHWM:");
-        int64_t kib = 0;
-        for (p = p ? p + 6 : ""; *p == ' ' || *p == '\t'; p++) continue;
-        if (take_number(&p, INT64_MAX / 4096, &kib)) return kib * 1024;
-    }
-#endif
     struct rusage u;
-    if (getrusage(RUSAGE_SELF, &u) != 0) return 0;
+    if (getrusage(g.usage, &u) != 0) return 0;
 #ifdef __APPLE__
     return u.ru_maxrss; /* bytes there, KiB everywhere else */
 #else
@@ -402,32 +386,10 @@ static int64_t peak_rss_bytes(void) {
 #endif
 }
 
-/* SIGALRM in so many milliseconds of wall clock; 0 disarms. */
-static void set_timer(int64_t ms) {
-    struct itimerval t;
-    memset(&t, 0, sizeof t);
-    t.it_value.tv_sec = ms / 1000;
-    t.it_value.tv_usec = ms % 1000 * 1000;
-    setitimer(ITIMER_REAL, &t, NULL);
-}
-
 /* Put the whole result in place, or nothing, and leave. No destructors run: vendor drivers crash in theirs. */
 static _Noreturn void finish(Text *json, int code) {
-    if (!g.result) _exit(code);
-    bool ok = !json->broken && write_file(g.temporary, json->data, json->size, true);
+    bool ok = !json->broken && write_file(g.temporary, json->data, json->size, true) && rename(g.temporary, g.result) == 0;
     int why = errno;
-    if (ok) {
-        /* From here on the deadline must not interrupt: between taking and renaming nobody else may write. */
-        set_timer(0);
-        signal(SIGALRM, SIG_IGN);
-        signal(SIGTERM, SIG_IGN);
-        if (atomic_exchange(&g_taken, 1)) {
-            /* Another thread crashed first and is writing; it ends the process. */
-            for (;;) pause();
-        }
-        ok = rename(g.temporary, g.result) == 0;
-        why = errno;
-    }
     if (ok) g.shared->committed = 1, _exit(code);
     char b[512];
     int n = snprintf(b, sizeof b, "@error cannot write the result file: %s\n", json->broken ? "out of memory" : strerror(why));
@@ -443,10 +405,8 @@ static void put_head(Text *t, bool ok) {
     put(t, ",\"stage\":"), put_json(t, g.shared->stage);
     put(t, ",\"total_ms\":"), put_ms(t, now_ns() - g.started_ns);
     put(t, ",\"peak_rss_bytes\":"), put_int(t, peak_rss_bytes());
+    put(t, ",\"accelerators\":["), put(t, g.shared->accelerators), put(t, "]");
 }
-
-/* Accelerators registered so far, as JSON; kept so that a failed compile still says what was there. */
-static Text g_accelerators;
 
 static _Noreturn void fail(Status status, const char *name, const char *format, ...) {
     char text[2048];
@@ -459,89 +419,11 @@ static _Noreturn void fail(Status status, const char *name, const char *format, 
     put(&t, ",\"status\":"), put_int(&t, status);
     put(&t, ",\"status_name\":"), put_json(&t, name);
     put(&t, ",\"error\":"), put_json(&t, text);
-    if (g_accelerators.data && !g_accelerators.broken) put(&t, ",\"accelerators\":["), put(&t, g_accelerators.data), put(&t, "]");
     put(&t, "}\n");
     Text line = {0};
     put(&line, "@error "), put_json(&line, text), put(&line, "\n");
     if (!line.broken) (void)!write_all(g.progress, line.data, line.size);
     finish(&t, EXIT_FAILED);
-}
-
-/* What an async-signal-safe function can do: copy text, write, fsync, rename. */
-static char *copy_text(char *p, const char *s) {
-    while (*s) *p++ = *s++;
-    return p;
-}
-static char *copy_int(char *p, long long v) {
-    char b[24], *q = b + sizeof b;
-    *--q = 0;
-    do *--q = (char)('0' + v % 10);
-    while (v /= 10);
-    return copy_text(p, q);
-}
-
-static void on_signal(int sig) {
-    bool asynchronous = sig == SIGALRM || sig == SIGTERM;
-    if (atomic_exchange(&g_taken, 1)) {
-        if (asynchronous) return;
-        /* The main thread is renaming its finished result. Let it, but not for ever. */
-        struct timespec second = {1, 0};
-        nanosleep(&second, NULL);
-        _exit(EXIT_SIGNAL + sig);
-    }
-    char b[1024], *p = b;
-    p = copy_text(p, "{\"protocol\":"), p = copy_int(p, PROTOCOL);
-    p = copy_text(p, ",\"agent_version\":\"" AGENT_VERSION "\",\"nonce\":\""), p = copy_text(p, g.nonce);
-    p = copy_text(p, "\",\"ok\":false,\"stage\":\""), p = copy_text(p, g.shared->stage);
-    p = copy_text(p, "\",\"total_ms\":"), p = copy_int(p, (now_ns() - g.started_ns) / 1000000);
-    p = copy_text(p, ",\"peak_rss_bytes\":"), p = copy_int(p, peak_rss_bytes());
-    if (sig == SIGALRM) p = copy_text(p, ",\"timed_out\":true,\"error\":\"the agent's own deadline passed in stage ");
-    else p = copy_text(p, ",\"signal\":"), p = copy_int(p, sig), p = copy_text(p, ",\"error\":\"ended by signal "), p = copy_int(p, sig), p = copy_text(p, " in stage ");
-    p = copy_text(p, g.shared->stage), p = copy_text(p, "\"}\n");
-    if (write_file(g.temporary_signal, b, (size_t)(p - b), true) && !rename(g.temporary_signal, g.result)) g.shared->committed = 1;
-    p = copy_text(b, "@signal "), p = copy_int(p, sig), p = copy_text(p, " "), p = copy_text(p, g.shared->stage), p = copy_text(p, "\n");
-    (void)!write_all(g.progress, b, (size_t)(p - b));
-    /* _exit, not the default action: a core dump or tombstone of a gigabyte helps nobody and fills a phone. */
-    _exit(sig == SIGALRM ? EXIT_TIMED_OUT : EXIT_SIGNAL + sig);
-}
-
-#ifdef FARM_BIONIC
-/* Built with glibc's headers for bionic's libc.so: struct sigaction is laid out otherwise there (LP64). */
-struct bionic_sigaction {
-    int flags;
-    void (*handler)(int);
-    unsigned long mask;
-    void (*restorer)(void);
-};
-extern int bionic_sigaction(int, const struct bionic_sigaction *, void *) __asm__("sigaction");
-#endif
-
-static void handle(int sig) {
-#ifdef FARM_BIONIC
-    struct bionic_sigaction a = {0x08000000 /* SA_ONSTACK */ | 0x10000000 /* SA_RESTART */, on_signal, ~0ul, NULL};
-    bionic_sigaction(sig, &a, NULL);
-#else
-    struct sigaction a;
-    memset(&a, 0, sizeof a);
-    a.sa_handler = on_signal;
-    a.sa_flags = SA_ONSTACK | SA_RESTART;
-    sigfillset(&a.sa_mask);
-    sigaction(sig, &a, NULL);
-#endif
-}
-
-/* An own stack: a graph that recurses too deep has none left. */
-static void install_signals(int64_t deadline_ms) {
-    static _Alignas(16) char stack[64 * 1024];
-    stack_t alternate;
-    memset(&alternate, 0, sizeof alternate);
-    alternate.ss_sp = stack;
-    alternate.ss_size = sizeof stack;
-    sigaltstack(&alternate, NULL);
-    static const int signals[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTERM, SIGALRM};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) handle(signals[i]);
-    signal(SIGPIPE, SIG_IGN); /* a lost link must not end a run whose result is a file */
-    set_timer(deadline_ms);
 }
 
 /* ==== 4. SHA-256 (FIPS 180-4) =============================================================================== */
@@ -739,10 +621,9 @@ static void set_nonce(const char *key, const char *value) {
 static void set_result(const char *key, const char *value) {
     size_t n = strlen(value);
     if (!n) refuse(key, value, "empty path");
-    g.temporary = malloc(n + 8), g.temporary_signal = malloc(n + 8);
-    if (!g.temporary || !g.temporary_signal) refuse(key, value, "out of memory");
+    g.temporary = malloc(n + 5);
+    if (!g.temporary) refuse(key, value, "out of memory");
     memcpy(g.temporary, value, n), memcpy(g.temporary + n, ".tmp", 5);
-    memcpy(g.temporary_signal, value, n), memcpy(g.temporary_signal + n, ".sig", 5);
     g.result = value;
 }
 
@@ -931,16 +812,22 @@ static void add_options(Handle options, const char *id, Text *text) {
     CHECK(AddOpaqueOptions, options, opaque);
 }
 
+/* Kept where the parent sees it: a compile that fails or crashes must still say what was there. */
 static void note_accelerators(void) {
+    Text t = {0};
     size_t n = 0;
     if (!lrt_GetNumAccelerators || !lrt_GetAccelerator || !lrt_GetAcceleratorName || lrt_GetNumAccelerators(rt.environment, &n)) return;
     for (size_t i = 0; i < n; i++) {
         Handle a = NULL;
         const char *name = NULL;
         if (lrt_GetAccelerator(rt.environment, i, &a) || lrt_GetAcceleratorName(a, &name) || !name) continue;
-        if (g_accelerators.size) put(&g_accelerators, ",");
-        put_json(&g_accelerators, name);
+        size_t before = t.size;
+        if (before) put(&t, ",");
+        put_json(&t, name);
+        if (t.broken || t.size >= sizeof g.shared->accelerators) return;
+        memcpy(g.shared->accelerators + before, t.data + before, t.size - before + 1);
     }
+    free(t.data);
 }
 
 static void compile_model(void) {
@@ -1262,8 +1149,7 @@ static _Noreturn void succeed(void) {
     stage("done");
     Text t = {0};
     put_head(&t, true);
-    put(&t, ",\"status\":0,\"status_name\":\"Ok\",\"accelerators\":["), put(&t, g_accelerators.data ? g_accelerators.data : "");
-    put(&t, "],\"fully_accelerated\":"), put(&t, rt.fully ? "true" : "false");
+    put(&t, ",\"status\":0,\"status_name\":\"Ok\",\"fully_accelerated\":"), put(&t, rt.fully ? "true" : "false");
     put(&t, ",\"non_cpu_fully_accelerated\":"), put(&t, !rt.has_non_cpu ? "null" : rt.non_cpu_fully ? "true" : "false");
     put_tensors(&t, "inputs", inputs, input_count);
     put_tensors(&t, "outputs", outputs, output_count);
@@ -1289,24 +1175,70 @@ static _Noreturn void succeed(void) {
 
 /* ==== 10. The watching parent =============================================================================== */
 
-enum { GRACE_MS = 1000 }; /* what the worker gets beyond its deadline to write its own result */
+/* In the worker: note the signal and leave at once. No core dump or tombstone of a gigabyte that nobody reads, and
+ * nothing cleverer either: the process is broken. A crash without stack to run this on the parent sees all the same. */
+static void on_crash(int sig) {
+    g.shared->signal = sig;
+    _exit(EXIT_SIGNAL + sig);
+}
 
-static volatile sig_atomic_t g_worker, g_killed;
+static volatile sig_atomic_t g_worker, g_timed_out;
 
 static void on_parent_signal(int sig) {
-    if (sig == SIGALRM) g_killed = 1;
+    if (sig == SIGALRM) g_timed_out = 1;
     if (g_worker > 0) kill((pid_t)g_worker, sig == SIGALRM ? SIGKILL : sig);
+}
+
+/* SIGALRM in so many milliseconds of wall clock; 0 disarms. */
+static void set_timer(int64_t ms) {
+    struct itimerval t;
+    memset(&t, 0, sizeof t);
+    t.it_value.tv_sec = ms / 1000;
+    t.it_value.tv_usec = ms % 1000 * 1000;
+    setitimer(ITIMER_REAL, &t, NULL);
+}
+
+/* The parent's result for a worker that left none. */
+static _Noreturn void report_death(int status) {
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILED;
+    int sig = WIFSIGNALED(status) ? WTERMSIG(status) : g.shared->signal;
+    const char *where = g.shared->stage;
+    char error[256], line[96];
+    const char *name = "";
+    if (g_timed_out) {
+        snprintf(error, sizeof error, "the agent's own deadline passed in stage %s", where);
+        snprintf(line, sizeof line, "@timeout %s\n", where);
+        code = EXIT_TIMED_OUT, sig = 0;
+    } else if (sig) {
+        const char *why = sig == SIGKILL ? ": killed from outside, perhaps for want of memory" : "";
+        snprintf(error, sizeof error, "ended by signal %d in stage %s%s", sig, where, why);
+        snprintf(line, sizeof line, "@signal %d %s\n", sig, where);
+        code = EXIT_SIGNAL + sig;
+    } else {
+        /* Abseil's CHECK ends some runtimes this way. */
+        name = "EXITED";
+        snprintf(error, sizeof error, "the runtime ended the process by exit(%d) in stage %s; the log has its words", code, where);
+        snprintf(line, sizeof line, "@exit %d %s\n", code, where);
+    }
+    (void)!write_all(g.progress, line, strlen(line));
+    Text t = {0};
+    put_head(&t, false);
+    put(&t, ",\"status_name\":"), put_json(&t, name);
+    put(&t, ",\"signal\":"), put_int(&t, sig);
+    put(&t, ",\"timed_out\":"), put(&t, g_timed_out ? "true" : "false");
+    put(&t, ",\"error\":"), put_json(&t, error), put(&t, "}\n");
+    finish(&t, code ? code : EXIT_FAILED);
 }
 
 /* Fork the worker and return in it; the parent never returns. Nothing has been loaded yet, so the fork is clean. */
 static void split_off_worker(void) {
     void *page = mmap(NULL, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) return; /* unwatched is better than not at all */
-    Shared *shared = page;
-    *shared = g_unshared;
+    if (page == MAP_FAILED) fail(0, "ENOMEM", "cannot share memory with the worker: %s", strerror(errno));
+    g.shared = page;
+    *g.shared = g_start;
+    signal(SIGPIPE, SIG_IGN); /* a lost link must not end a run whose result is a file */
     pid_t parent = getpid(), worker = fork();
-    if (worker < 0) return;
-    g.shared = shared;
+    if (worker < 0) fail(0, "ENOMEM", "cannot start the worker: %s", strerror(errno));
     if (worker == 0) {
 #ifdef __linux__
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever kills the parent means both */
@@ -1314,44 +1246,42 @@ static void split_off_worker(void) {
 #else
         (void)parent;
 #endif
+        static const int crashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
+        for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++) signal(crashes[i], on_crash);
+        set_timer(job.deadline_ms + 5000); /* where no parent death signal exists: an orphan ends too */
         return;
     }
     g_worker = worker;
+    g.usage = RUSAGE_CHILDREN;
     signal(SIGTERM, on_parent_signal), signal(SIGINT, on_parent_signal), signal(SIGHUP, on_parent_signal);
     signal(SIGALRM, on_parent_signal);
-    signal(SIGPIPE, SIG_IGN);
-    set_timer(job.deadline_ms + GRACE_MS);
+    set_timer(job.deadline_ms);
     int status = 0;
     while (waitpid(worker, &status, 0) < 0)
-        if (errno != EINTR) break;
+        if (errno != EINTR) fail(0, "EIO", "lost the worker: %s", strerror(errno));
     g_worker = 0;
     set_timer(0);
-    unlink(g.temporary), unlink(g.temporary_signal);
-    int code = WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
-    if (shared->committed || code == EXIT_NO_RESULT) _exit(code);
-
-    Text t = {0}, line = {0};
-    put_head(&t, false);
-    if (g_killed) {
-        put(&t, ",\"timed_out\":true,\"error\":\"the agent's own deadline passed in stage "), put(&t, shared->stage);
-        put(&t, ", and it had to be killed\"");
-        put(&line, "@signal 14 "), code = EXIT_TIMED_OUT;
-    } else if (WIFSIGNALED(status)) {
-        put(&t, ",\"signal\":"), put_int(&t, WTERMSIG(status));
-        put(&t, ",\"error\":\"ended by signal "), put_int(&t, WTERMSIG(status)), put(&t, " in stage "), put(&t, shared->stage);
-        put(&t, WTERMSIG(status) == SIGKILL ? ": killed from outside, perhaps for want of memory\"" : "\"");
-        put(&line, "@signal "), put_int(&line, WTERMSIG(status)), put(&line, " ");
-    } else {
-        /* Abseil's CHECK ends some runtimes this way. */
-        put(&t, ",\"status_name\":\"EXITED\",\"error\":\"the runtime ended the process by exit("), put_int(&t, code);
-        put(&t, ") in stage "), put(&t, shared->stage), put(&t, "; the log has its words\"");
-        put(&line, "@exit "), put_int(&line, code), put(&line, " ");
-    }
-    put(&t, "}\n");
-    put(&line, shared->stage), put(&line, "\n");
-    if (!line.broken) (void)!write_all(g.progress, line.data, line.size);
-    finish(&t, code ? code : EXIT_FAILED);
+    unlink(g.temporary);
+    if (g.shared->committed) _exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_DONE);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_NO_RESULT) _exit(EXIT_NO_RESULT);
+    report_death(status);
 }
+
+#ifdef __linux__
+/* A farm that was killed stays a zombie until its own parent has looked; kill(pid, 0) still finds it then. */
+static bool is_gone(pid_t pid) {
+    if (kill(pid, 0) && errno == ESRCH) return true;
+    char path[64], stat[512] = {0};
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t size = read(fd, stat, sizeof stat);
+    close(fd);
+    ssize_t end = size - 3; /* "PID (NAME) STATE …", and NAME may hold anything, ')' too */
+    while (end >= 0 && stat[end] != ')') end--;
+    return end >= 0 && (stat[end + 2] == 'Z' || stat[end + 2] == 'X');
+}
+#endif
 
 /* FARM_PARENT=PID in the environment: end with the farm that started us on its own machine, even if it is killed. */
 static void die_with_farm(void) {
@@ -1360,8 +1290,9 @@ static void die_with_farm(void) {
     int64_t pid = 0;
     if (!p || !take_number(&p, INT32_MAX, &pid) || *p || pid < 1) return;
     /* Only for the direct parent: a wrapper between us (nice, a shell) would be the one the kernel watches. */
-    if (getppid() == (pid_t)pid) prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != (pid_t)pid && kill((pid_t)pid, 0) && errno == ESRCH) _exit(EXIT_SIGNAL + SIGKILL);
+    bool direct = getppid() == (pid_t)pid;
+    if (direct) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != (pid_t)pid && (direct || is_gone((pid_t)pid))) _exit(EXIT_SIGNAL + SIGKILL);
 #endif
 }
 
@@ -1384,7 +1315,6 @@ int main(int argc, char **argv) {
     }
     read_job(argc, argv);
     split_off_worker();
-    install_signals(job.deadline_ms);
     open_log();
     load_runtime();
     compile_model();

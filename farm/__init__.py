@@ -1,8 +1,8 @@
 """farm: does a LiteRT model compute the right numbers on every GPU it ships to?
 
-    import farm
-    result = farm.sweep(["model.tflite"])
-    assert result.all_passed
+import farm
+result = farm.sweep(["model.tflite"])
+assert result.all_passed
 """
 
 from __future__ import annotations

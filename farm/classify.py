@@ -22,6 +22,9 @@ MESSAGE_LIMIT = 600
 EXIT_REFUSED, EXIT_NO_RESULT, EXIT_TIMED_OUT = 64, 74, 124
 """What the agent itself ends with when there is no result to read (agents/PROTOCOL.md)."""
 
+ENDED_ITSELF, DISK_FULL = "EXITED", "ENOSPC"
+"""`status_name` of a worker that left by exit(), and of a full disk (agents/PROTOCOL.md)."""
+
 _CRASH_SIGNALS = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP"}
 _STAGE = re.compile(r"^@stage (\S+)", re.MULTILINE)
 _NOT_ACCELERATED = re.compile(
@@ -95,6 +98,11 @@ def _from_result(result: AgentResult, log: str, accelerator: str, oom_killed: bo
         return Failure(code="TIMEOUT", message=f"stopped by the deadline in stage '{stage}'", stage=stage)
     if result.signal:
         return _from_signal(result.signal, stage, log, oom_killed)
+    if result.status_name == DISK_FULL:
+        return Failure(code="NO_SPACE", message=f"the device's disk is full (stage '{stage}')", stage=stage, infra=True)
+    if result.status_name == ENDED_ITSELF and not refused_ops(log):
+        # A failed CHECK in a library calls exit(1): no signal, and no word of refusal either.
+        return Failure(code="CRASH", message=f"the runtime ended the process in stage '{stage}': {words}", stage=stage)
     if accelerator in ("gpu", "npu") and stage == "compile":
         kind = accelerator.upper()
         if not any(kind in name.upper() for name in result.accelerators):

@@ -1,17 +1,17 @@
 """The whole exception tree. A wrong number is a verdict, never an exception.
 
-    FarmError
-    ├── UsageError            exit 2: what the user gave us cannot be used; nothing has run
-    │   └── InvalidInput      one or more Problems, each with file, line and cure
-    ├── BuildError            exit 3: the agent or a runtime bundle cannot be made or found
-    └── InfraError            exit 3: a device, link or disk failed; says nothing about the model
-        ├── DeviceLost            the link broke or the device went away
-        ├── DeviceUnavailable     unauthorized, offline, missing accelerator device, …
-        ├── HostKeyRefused        SSH host key unknown or changed
-        ├── TransferFailed        bytes did not arrive whole
-        ├── NoSpace               a disk is full
-        ├── DeadlineExceeded      an operation outlasted its wall-clock limit
-        └── LeaseLost             another farm owns the device now
+FarmError
+├── UsageError            exit 2: what the user gave us cannot be used; nothing has run
+│   └── InvalidInput      one or more Problems, each with file, line and cure
+├── BuildError            exit 3: the agent or a runtime bundle cannot be made or found
+└── InfraError            exit 3: a device, link or disk failed; says nothing about the model
+    ├── DeviceLost            the link broke or the device went away
+    ├── DeviceUnavailable     unauthorized, offline, missing accelerator device, …
+    ├── HostKeyRefused        SSH host key unknown or changed
+    ├── TransferFailed        bytes did not arrive whole
+    ├── NoSpace               a disk is full
+    ├── DeadlineExceeded      an operation outlasted its wall-clock limit
+    └── LeaseLost             another farm owns the device now
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class InfraError(FarmError):
 
     code = "INFRA"
 
-    def __init__(self, message: str, *, device: str | None = None, argv: tuple[str, ...] = (), output: str = "") -> None:
+    def __init__(
+        self, message: str, *, device: str | None = None, argv: tuple[str, ...] = (), output: str = ""
+    ) -> None:
         super().__init__(message)
         self.device, self.argv, self.output = device, argv, output
 

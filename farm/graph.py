@@ -25,6 +25,8 @@ _HYBRID_WEIGHTS = {
     "BIDIRECTIONAL_SEQUENCE_LSTM": 2,
 }  # fmt: skip
 """Ops whose kernels quantise float activations, and which input holds the weights. TRANSPOSE_CONV's data is input 2."""
+HYBRID_TYPES = frozenset(("int8", "uint8", "int4", "int2", "uint4"))
+"""Types of the weights hybrid kernels read."""
 _REDUCTIONS = frozenset(("SUM", "MEAN", "AVERAGE_POOL_2D", "L2_POOL_2D"))
 LARGE_REDUCTION = 1 << 16
 """From here on the order of summation shows in float32 (JUDGE.md, "Large reductions")."""
@@ -147,7 +149,7 @@ def graph_facts(model: Model, signature: int, shapes: dict[str, tuple[int, ...]]
         op_count=len(graph.ops),
         op_histogram=dict(Counter(op.name for op in graph.ops)),
         stateful=any(op.name in _STATE_OPS for op in ops) or any(t.is_variable for g in reached for t in g.tensors),
-        hybrid_ops=tuple(dict.fromkeys(op.name for g in reached for op in g.ops if _is_hybrid(g, op))),
+        hybrid_ops=tuple(dict.fromkeys(op.name for g in reached for op in g.ops if is_hybrid(g, op))),
         custom_ops=tuple(dict.fromkeys(op.name.partition(":")[2] for op in ops if op.name.startswith("CUSTOM:"))),
         inf_constants=any(c.near_infinite for c in ranges),
         random_ops=tuple(dict.fromkeys(op.name for op in ops if op.name in RANDOM_OPS)),
@@ -395,14 +397,12 @@ def _index_source(
     return None, None
 
 
-def _large_reduction(
-    walk: Walk, ops: Mapping[int, Op], core: list[Op], inputs: tuple[InputFacts, ...]
-) -> LargeReduction | None:
+def large_reductions(walk: Walk, ops: Mapping[int, Op], inputs: tuple[InputFacts, ...]) -> Iterator[tuple[Op, int]]:
+    """Ops of `ops` that sum 2^16 elements or more into one result, and how many at most."""
     grown = 1.0
     for i in inputs:
         stored = max(int(np.prod(walk.tensor(i.tensor).shape, dtype=np.int64)), 1)
         grown = max(grown, int(np.prod(i.shape, dtype=np.int64)) / stored)
-    best: LargeReduction | None = None
     for op in ops.values():
         if op.name not in _REDUCTIONS or not op.inputs or op.inputs[0] < 0:
             continue
@@ -415,21 +415,31 @@ def _large_reduction(
             if any(d < 0 for d in source.shape_signature or ()):
                 # Fed larger than stored: at most this many. Too many only means one more check of the reference.
                 elements = int(elements * grown)
-        if elements >= LARGE_REDUCTION and (best is None or elements > best.elements):
-            best = LargeReduction(
-                op=op.name, op_index=op.index, elements=elements, last=bool(core) and core[0].index == op.index
-            )
-    return best
+        if elements >= LARGE_REDUCTION:
+            yield op, elements
 
 
-def _is_hybrid(graph: Subgraph, op: Op) -> bool:
+def _large_reduction(
+    walk: Walk, ops: Mapping[int, Op], core: list[Op], inputs: tuple[InputFacts, ...]
+) -> LargeReduction | None:
+    found = list(large_reductions(walk, ops, inputs))
+    if not found:
+        return None
+    op, elements = max(found, key=lambda pair: pair[1])
+    return LargeReduction(
+        op=op.name, op_index=op.index, elements=elements, last=bool(core) and core[0].index == op.index
+    )
+
+
+def is_hybrid(graph: Subgraph, op: Op) -> bool:
+    """Whether an op's CPU kernel quantises its float activations because it reads quantised weights directly."""
     at = _HYBRID_WEIGHTS.get(op.name)
     if at is None or len(op.inputs) <= at or op.inputs[at] < 0:
         return False
     data = op.inputs[2 if op.name == "TRANSPOSE_CONV" and len(op.inputs) > 2 else 0]
     if data < 0 or graph.tensors[data].dtype != "float32":
         return False
-    return graph.tensors[op.inputs[at]].dtype in ("int8", "uint8", "int4", "int2", "uint4")
+    return graph.tensors[op.inputs[at]].dtype in HYBRID_TYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

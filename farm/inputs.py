@@ -132,9 +132,10 @@ def _draw(facts: InputFacts, means: Meaning, rng: np.random.RandomState, number:
 def _unit(role: str, shape: tuple[int, ...], rng: np.random.RandomState) -> tuple[np.ndarray, str]:
     if role == "image":
         # Patches with some noise: a net made for pictures hardly answers to plain noise.
-        coarse = rng.random_sample(tuple(math.ceil(d / 16) if d >= 8 else d for d in shape))
-        for axis, d in enumerate(shape):
-            coarse = np.repeat(coarse, 16, axis=axis).take(range(d), axis=axis) if d >= 8 else coarse
+        patch = [max(1, min(16, d // 4)) if d >= 8 else 1 for d in shape]
+        coarse = rng.random_sample(tuple(math.ceil(d / p) for d, p in zip(shape, patch, strict=True)))
+        for axis, (d, p) in enumerate(zip(shape, patch, strict=True)):
+            coarse = np.repeat(coarse, p, axis=axis).take(range(d), axis=axis)
         return 0.75 * coarse + 0.25 * rng.random_sample(shape), "patches and noise in [0, 1]"
     if role == "sound":
         axis = max(range(len(shape)), key=lambda i: shape[i])

@@ -13,6 +13,7 @@ _MACHO_CPUS = {0x0100000C: "arm64", 0x01000007: "x86_64"}
 _MACHO_64 = 0xFEEDFACF
 _MACHO_FAT = 0xCAFEBABE
 _LC_BUILD_VERSION = 0x32
+_LC_SEGMENT_64 = 0x19
 _MACOS = 1
 
 
@@ -39,8 +40,7 @@ def inspect_library(data: bytes) -> NativeLibrary:
     try:
         if data.startswith(b"\x7fELF"):
             return _elf(data)
-        magic = struct.unpack_from(">I", data)[0]
-        if magic == _MACHO_FAT:
+        if data[:4] == struct.pack(">I", _MACHO_FAT):
             count = struct.unpack_from(">I", data, 4)[0]
             slices = [struct.unpack_from(">IIIII", data, 8 + 20 * i) for i in range(min(count, 16))]
             return NativeLibrary(
@@ -80,9 +80,11 @@ def _elf(data: bytes) -> NativeLibrary:
 
 
 def _macho(data: bytes) -> str:
-    magic, cpu, _, kind, count, _ = struct.unpack_from("<IIIIII", data)
-    if magic != _MACHO_64 or cpu not in _MACHO_CPUS:
-        raise NotALibrary("neither a 64-bit ELF nor a 64-bit Mach-O library for ARM or x86")
+    if data[:4] != struct.pack("<I", _MACHO_64):
+        raise NotALibrary("neither a 64-bit ELF nor a 64-bit Mach-O library")
+    _, cpu, _, kind, count, _ = struct.unpack_from("<IIIIII", data)
+    if cpu not in _MACHO_CPUS:
+        raise NotALibrary(f"a Mach-O file for CPU {cpu:#x}, not for ARM64 or x86_64")
     if kind != 6:
         raise NotALibrary(f"a Mach-O file of type {kind}, not a dynamic library")
     at = 32
@@ -90,6 +92,10 @@ def _macho(data: bytes) -> str:
         command, size = struct.unpack_from("<II", data, at)
         if command == _LC_BUILD_VERSION and struct.unpack_from("<I", data, at + 8)[0] != _MACOS:
             raise NotALibrary("a Mach-O library for iOS or another Apple system, not for macOS")
+        if command == _LC_SEGMENT_64:
+            offset, length = struct.unpack_from("<QQ", data, at + 40)
+            if offset + length > len(data):
+                raise NotALibrary(f"cut short: {len(data)} of at least {offset + length} bytes")
         if size < 8:
             break
         at += size

@@ -5,13 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from farm.agent_protocol import AgentResult
+from farm.agent_protocol import AgentResult, RunData
 from farm.delegation import Delegation
 
 FailureCode = Literal[
-    "CRASH", "TIMEOUT", "INVALID_MODEL", "RUNTIME_ERROR", "OUT_OF_MEMORY",  # the model's or the runtime's
-    "UNSUPPORTED", "NO_ACCELERATOR",  # the delegate refused, or the device has no such accelerator
-    "DEVICE_LOST", "DEVICE_UNAVAILABLE", "HOST_KEY_REFUSED", "TRANSFER_FAILED", "NO_SPACE", "DEADLINE_EXCEEDED", "LEASE_LOST", "INFRA",
+    "CRASH",
+    "TIMEOUT",
+    "INVALID_MODEL",
+    "RUNTIME_ERROR",
+    "OUT_OF_MEMORY",  # the model's or the runtime's
+    "UNSUPPORTED",
+    "NO_ACCELERATOR",  # the delegate refused, or the device has no such accelerator
+    "DEVICE_LOST",
+    "DEVICE_UNAVAILABLE",
+    "HOST_KEY_REFUSED",
+    "TRANSFER_FAILED",
+    "NO_SPACE",
+    "DEADLINE_EXCEEDED",
+    "LEASE_LOST",
+    "INFRA",
 ]
 
 
@@ -52,11 +64,38 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """One large SUM, MEAN or pooling recomputed in float64 from what the CPU fed it.
+
+    elements: summed into one result. outputs: positions of the signature outputs it leads to. last: those of them
+    whose values it gives but for reshapes.
+    snr_db: the CPU's own result against the recomputed one, worst input set (of fewer than 8 results: largest
+    difference over largest value, on the same scale). None: it could not be recomputed, `note` says why.
+    floor_snr_db: the same of the noise floor's kernels, where their outputs differ; None: not measured.
+    exact: for each input set and step the recomputed values of the outputs in `last`, in their own type.
+    """
+
+    op: str
+    op_index: int
+    elements: int
+    outputs: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    snr_db: float | None = None
+    floor_snr_db: float | None = None
+    note: str = ""
+    exact: tuple[RunData, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """The CPU reference of one case: two runs in fresh processes on this host, and the noise floor run.
 
     first, second: XNNPACK, one thread, FP32 forced. floor: reference kernels, or None with `floor_note` saying why.
     failure: why there is no reference (then first is None).
+    recomputed: the large reductions of the model, one entry each.
+    dequantised: of a model with hybrid kernels, the same for its float copy with dequantised weights; else, or where
+    that could not be made, None and `dequantised_note` says why. The copy's own `float_copy` is true, and its
+    `plain_snr_db` tells for each output how near the plain reference it lies (None: not comparable).
     """
 
     case: str
@@ -66,6 +105,11 @@ class Reference:
     floor_note: str = ""
     failure: Failure | None = None
     log_tail: str = ""
+    recomputed: tuple[Recomputed, ...] = ()
+    dequantised: Reference | None = None
+    dequantised_note: str = ""
+    float_copy: bool = False
+    plain_snr_db: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

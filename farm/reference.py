@@ -25,21 +25,29 @@ import msgspec
 from farm.agent_protocol import AgentResult
 from farm.cases import Case
 from farm.codec import from_json, to_json, write_whole
-from farm.configs import CONFIGS
+from farm.configs import CONFIGS, KernelMode
 from farm.defaults import Limits
-from farm.errors import FarmError
+from farm.errors import FarmError, InvalidInput
+from farm.exposed import Lab, activations, recomputed, same_outputs, with_floor
+from farm.float_copy import float_copy
+from farm.hazards import Stats
+from farm.metrics import compare
 from farm.outcome import Failure, Reference
 from farm.plan import PlannedDevice
+from farm.rewrite import NotRewritable
 from farm.runner import Stop, infra_failure, log_tail
 from farm.session import Observation, Session, Task, case_task
 from farm.store import Objects
+from farm.tflite import InvalidModel, read_model
 from farm.transports.base import Transport
 
 if TYPE_CHECKING:
     from farm.runtimes import Runtime
 
-FORMAT = 1
+FORMAT = 2
 """Part of the cache key: raise it when a reference run is made differently."""
+FLOOR_KERNELS: tuple[KernelMode, ...] = ("reference", "builtin")
+"""Kernels for the noise floor, the first that runs."""
 SECOND_FILL = 0xA5
 """Output buffers of the second run start full of this byte: an output nobody writes then differs from the first."""
 REDUCED_PRECISION = b"reduced_precision_support"
@@ -115,7 +123,10 @@ class References:
     def _made(self, entry: Path, case: Case) -> Reference:
         with _fp32_model(Path(case.model_path)) as model:
             task = dataclasses.replace(self._task(case), model=model)
-            reference = self._run(case, task)
+            reference = self._whole(case, task)
+            if reference.failure is None and case.graph is not None and case.graph.hybrid_ops:
+                copy, note = self._float_copy(case, task, reference)
+                reference = dataclasses.replace(reference, dequantised=copy, dequantised_note=note)
         if reference.first is not None and reference.failure is None:
             try:
                 store = Objects(self.cache / "objects")
@@ -126,6 +137,62 @@ class References:
                 # A cache that cannot be written costs time, not truth.
                 return reference
         return reference
+
+    def activations(self, case: Case) -> dict[int, Stats]:
+        """Figures of every float tensor of a case on this CPU, for hazards.py; tensor index → figures."""
+        with _fp32_model(Path(case.model_path)) as model:
+            task = dataclasses.replace(self._task(case), model=model)
+            with self._lab(task) as lab:
+                return activations(case, task, lab)
+
+    def _whole(self, case: Case, task: Task) -> Reference:
+        """The runs, and large reductions recomputed."""
+        reference = self._run(case, task)
+        graph = case.graph
+        if reference.first is None or graph is None or not any(o.large_reduction for o in graph.outputs):
+            return reference
+        with self._lab(task) as lab:
+            found = recomputed(case, task, reference.first, lab)
+            if reference.floor is not None and not same_outputs(reference.first, reference.floor):
+                # The kernels of the floor sum in another order, and not always a better one.
+                found = with_floor(case, _floor_task(task, reference.floor_note), found, reference.floor, lab)
+        return dataclasses.replace(reference, recomputed=found)
+
+    def _float_copy(self, case: Case, task: Task, plain: Reference) -> tuple[Reference | None, str]:
+        """The reference of the float copy, or why there is none."""
+        with tempfile.TemporaryDirectory(prefix="litert-farm-") as folder:
+            path = Path(folder) / "float.tflite"
+            try:
+                data = float_copy(read_model(task.model))
+                path.write_bytes(data)
+            except (NotRewritable, InvalidInput, InvalidModel, MemoryError, OSError) as e:
+                return None, f"no float copy could be made: {e or 'out of memory'}"
+            copied = dataclasses.replace(task, model=path, model_sha256=hashlib.sha256(data).hexdigest())
+            made = self._whole(case, copied)
+        if made.first is None or made.failure is not None:
+            said = made.failure.message if made.failure is not None else "no outputs"
+            return None, f"the float copy did not run: {said}"
+        near = _agreement(plain, made, self.objects)
+        return dataclasses.replace(made, float_copy=True, plain_snr_db=near), ""
+
+    @contextmanager
+    def _lab(self, task: Task) -> Iterator[Lab]:
+        """A session whose outputs are thrown away: exposed tensors may be many times larger than outputs."""
+        self.objects.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".exposed-", dir=self.objects.root) as folder:
+            store = Objects(Path(folder) / "objects")
+            for sha256 in {sha for one in task.inputs for sha in one}:
+                _share(self.objects, store, sha256)
+            session = self._session(store)
+            try:
+                yield Lab(
+                    observe=lambda task: self._tried(session, task),
+                    objects=store,
+                    kept=self.objects,
+                    folder=Path(folder),
+                )
+            finally:
+                session.close()
 
     def _run(self, case: Case, task: Task) -> Reference:
         """Two plain runs side by side (two fresh processes), then the floor run."""
@@ -155,11 +222,8 @@ class References:
     def _floor(self, task: Task) -> tuple[AgentResult | None, str]:
         """Reference kernels, or else builtin ones: how far two right CPU answers lie apart."""
         notes: list[str] = []
-        for mode in ("reference", "builtin"):
-            config = dataclasses.replace(CONFIGS["cpu-ref"], kernel_mode=mode)
-            # Numbers only: repeats of these slow kernels would cost minutes and tell nothing more.
-            plain = dataclasses.replace(task, config=config, repeats=1)
-            seen = self._observe(0, plain)
+        for mode in FLOOR_KERNELS:
+            seen = self._observe(0, _floor_task(task, mode))
             if seen.failure is None:
                 return seen.result, "; ".join([*notes, f"{mode} kernels"])
             notes.append(f"{mode} kernels failed: {seen.failure.message}")
@@ -167,10 +231,13 @@ class References:
 
     def _observe(self, which: int, task: Task) -> Observation:
         """One observation; trouble around the model is tried once more, then it is the reference's failure."""
+        return self._tried(self._sessions[which], task)
+
+    def _tried(self, session: Session, task: Task) -> Observation:
         seen = _lost("no attempt was made")
         for _ in range(self.limits.attempts):
             try:
-                seen = self._sessions[which].observe(task, self.runtime)
+                seen = session.observe(task, self.runtime)
             except FarmError as e:
                 seen = Observation(result=None, failure=infra_failure(e), delegation=seen.delegation)
             if seen.failure is None or not seen.failure.infra or self.stop.draining:
@@ -179,15 +246,26 @@ class References:
 
     def _open(self) -> None:
         while len(self._sessions) < 2:
-            session = Session(
-                device=PlannedDevice(id="reference", transport="local"),
-                transport=self.connect(),
-                objects=self.objects,
-                limits=self.limits,
-            )
-            self.stop.watch(session)
-            session.open()
-            self._sessions.append(session)
+            self._sessions.append(self._session(self.objects))
+
+    def _session(self, objects: Objects) -> Session:
+        session = Session(
+            device=PlannedDevice(id="reference", transport="local"),
+            transport=self.connect(),
+            objects=objects,
+            limits=self.limits,
+        )
+        self.stop.watch(session)
+        session.open()
+        return session
+
+
+def _floor_task(task: Task, note: str) -> Task:
+    """The task with the kernels a floor note ends with."""
+    mode = next(m for m in FLOOR_KERNELS if note.removesuffix(" kernels").endswith(m))
+    config = dataclasses.replace(CONFIGS["cpu-ref"], kernel_mode=mode)
+    # Numbers only: repeats of these slow kernels would cost minutes and tell nothing more.
+    return dataclasses.replace(task, config=config, repeats=1)
 
 
 def _lost(message: str) -> Observation:
@@ -199,8 +277,30 @@ def _lost(message: str) -> Observation:
 
 
 def _hashes(reference: Reference) -> list[str]:
-    results = [r for r in (reference.first, reference.second, reference.floor) if r is not None]
-    return sorted({sha for r in results for run in r.runs for o in run.outputs for sha in (o.sha256, *o.repeat_sha256)})
+    whole = [r for r in (reference, reference.dequantised) if r is not None]
+    results = [r for one in whole for r in (one.first, one.second, one.floor) if r is not None]
+    runs = [run for r in results for run in r.runs]
+    runs += [run for one in whole for reduction in one.recomputed for run in reduction.exact]
+    return sorted({sha for run in runs for o in run.outputs for sha in (o.sha256, *o.repeat_sha256)})
+
+
+def _agreement(plain: Reference, copy: Reference, objects: Objects) -> tuple[float | None, ...]:
+    """SNR in dB of the plain reference against its float copy for each output, worst input set; None: no floats."""
+    assert plain.first is not None
+    assert copy.first is not None
+    other = {(run.set, run.step, o.index): o for run in plain.first.runs for o in run.outputs}
+    worst: dict[int, float] = {}
+    types = {info.index: info.dtype for info in copy.first.outputs}
+    for run in copy.first.runs:
+        for o in run.outputs:
+            mate = other.get((run.set, run.step, o.index))
+            if types.get(o.index) not in ("float32", "float16") or mate is None or mate.shape != o.shape:
+                continue
+            load = objects.load
+            snr = compare(load(o.sha256, types[o.index], o.shape), load(mate.sha256, types[o.index], o.shape)).snr_db
+            if snr is not None:
+                worst[o.index] = min(snr, worst.get(o.index, snr))
+    return tuple(worst.get(i) for i in range(max(types, default=-1) + 1))
 
 
 def _share(source: Objects, target: Objects, sha256: str) -> None:

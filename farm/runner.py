@@ -14,13 +14,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from farm.cases import Case
 from farm.codec import to_json
 from farm.configs import Config
 from farm.delegation import Delegation
-from farm.errors import BuildError, FarmError, InfraError, InvalidInput
+from farm.errors import BuildError, FarmError, InfraError, InvalidInput, NoSpace
 from farm.outcome import Failure, FailureCode, Outcome
 from farm.plan import Cell, Plan, PlannedDevice
 from farm.session import Observation, Session, case_task
@@ -213,10 +214,7 @@ class _DeviceWork:
                 delegation=seen.delegation,
                 log_tail=log_tail(seen.log),
             )
-            folder = store.cell_folder(cell.id)
-            folder.joinpath("log.txt").write_text(seen.log, encoding="utf-8")
-            if seen.result is not None:
-                folder.joinpath("result.json").write_bytes(to_json(seen.result, indent=2))
+            _keep(store.cell_folder(cell.id), seen)
             store.append(outcome)
             if runner.progress is not None:
                 runner.progress.finished(cell, outcome)
@@ -228,6 +226,8 @@ class _DeviceWork:
         runner = self.runner
         failure: Failure | None = None
         for attempt in range(self.plan.limits.attempts):
+            if runner.stop.draining:
+                break
             session = Session(
                 device=self.device,
                 transport=runner.connect(self.device),
@@ -285,6 +285,17 @@ class _DeviceWork:
         if seen.result is not None and seen.result.ok:
             self.seen.add(warm)
         return seen
+
+
+def _keep(folder: Path, seen: Observation) -> None:
+    """Leave the cell's log and result in its folder, for people."""
+    try:
+        folder.joinpath("log.txt").write_text(seen.log, encoding="utf-8", errors="replace")
+        if seen.result is not None:
+            folder.joinpath("result.json").write_bytes(to_json(seen.result, indent=2))
+    except OSError as e:
+        cure = "free some space, then --resume the run"
+        raise NoSpace(f"cannot write the cell's log in {folder}: {e.strerror or e}; {cure}") from e
 
 
 def infra_failure(error: FarmError) -> Failure:

@@ -12,9 +12,10 @@ import secrets
 import signal
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from farm.session import Session
 
 T = TypeVar("T")
+CLAIM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ def sweep(
     stop = stop or Stop()
     if resume is not None:
         with RunStore.open(Path(resume)) as store:
-            store.claim()
+            _claim(store)
             _check_resumable(store)
             return _run(store, progress, stop)
     plan = prepare(
@@ -249,6 +251,20 @@ def _runtime_names(selectors: Sequence[str] | str | None) -> tuple[str, ...]:
     wanted: list[str | None] = [one.strip() for text in given for one in text.split(",") if one.strip()]
     platform = host_platform()
     return tuple(dict.fromkeys(find_runtime(one, platform).name for one in wanted or [None]))
+
+
+def _claim(store: RunStore) -> None:
+    """Become the run's only writer. Raises InvalidInput if another process is.
+
+    A farm killed while it was starting an agent leaves its lock to that child until the child has become the agent,
+    which takes milliseconds: so the claim is tried again for a second.
+    """
+    end, tick = time.monotonic() + CLAIM_S, threading.Event()
+    while time.monotonic() < end:
+        with suppress(InvalidInput):
+            return store.claim()
+        tick.wait(0.02)
+    return store.claim()
 
 
 def _check_resumable(store: RunStore) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from farm.flatbuffer import Bytes, Damaged
-from farm.tflite_schema import TENSOR_TYPES, UNIONS
+from farm.tflite_schema import OPERATORS, TENSOR_TYPES, UNIONS
 
 BITS = {
     "FLOAT32": 32, "FLOAT16": 16, "INT32": 32, "UINT8": 8, "INT64": 64, "BOOL": 8, "INT16": 16, "COMPLEX64": 64,
@@ -30,6 +30,10 @@ _CALLERS = {
     "StableHLOCompositeOptions",
 }
 """Options of ops whose subgraph indices are followed when the op runs."""
+
+
+_NEEDED = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3, "CONV_3D": 2}
+"""Inputs that may not be absent (-1), as a bias may: their kernels look without asking and die of SIGSEGV."""
 
 
 def check_model(root: dict[str, Any], data: memoryview) -> None:
@@ -85,6 +89,10 @@ def _check_subgraph(
             if op[what] is not None and id(op[what]) not in seen:
                 seen.add(id(op[what]))
                 _indices(f"the {what} of {here}", op[what], len(tensors), low)
+        code = codes[op["opcode_index"]]
+        needed = _NEEDED.get(OPERATORS.get(max(code["builtin_code"], code["deprecated_builtin_code"]), ""), 0)
+        if -1 in (op["inputs"] or ())[:needed]:
+            raise Damaged(f"{here} lacks one of the first {needed} inputs, without which it cannot run")
         if op["large_custom_options_offset"] > 1 and op["large_custom_options_offset"] + op[
             "large_custom_options_size"
         ] > len(data):

@@ -209,6 +209,38 @@ def _floats(*shape: int, seed: int = 7, scale: float = 0.3) -> np.ndarray:
     return (_rng(seed).standard_normal(shape) * scale).astype(np.float32)
 
 
+def normalisation(mean: float, std: float) -> bytes:
+    """TFLite metadata with one NormalizationOptions, by the field numbers of metadata_schema.fbs."""
+    b = flatbuffers.Builder(256)
+
+    def floats(value: float) -> int:
+        b.StartVector(4, 1, 4)
+        b.PrependFloat32(value)
+        return int(b.EndVector())
+
+    def table(**slots: int) -> int:
+        b.StartObject(8)
+        for slot, value in slots.items():
+            b.PrependUOffsetTRelativeSlot(int(slot[1:]), value, 0)
+        return int(b.EndObject())
+
+    def one(child: int) -> int:
+        b.StartVector(4, 1, 4)
+        b.PrependUOffsetTRelative(child)
+        return int(b.EndVector())
+
+    means, stds = floats(mean), floats(std)
+    options = table(_0=means, _1=stds)
+    b.StartObject(2)
+    b.PrependUint8Slot(0, 1, 0)
+    b.PrependUOffsetTRelativeSlot(1, options, 0)
+    units = one(int(b.EndObject()))
+    tensors = one(table(_4=units))
+    subgraphs = one(table(_2=tensors))
+    b.Finish(table(_3=subgraphs), b"M001")
+    return bytes(b.Output())
+
+
 # --- values that FP16 holds, and that it does not ---------------------------------------------------------------------
 
 

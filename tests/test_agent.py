@@ -231,6 +231,20 @@ def test_maths_functions_reach_a_jit_that_looks_in_the_global_scope(lab: Lab) ->
     assert np.all((ran.array() > 0) & (ran.array() < 1))
 
 
+@pytest.mark.gpu
+def test_a_failed_check_inside_the_gpu_delegate_leaves_a_result(lab: Lab) -> None:
+    # LiteRT 2.3.0 ends the process by _exit(1) on this graph: "Check failed: … Node 3 is already a consumer".
+    if "swiftshader" not in gpus():
+        pytest.skip("no swiftshader")
+    path = model(lab, graphs.masked_attention())
+    ran = lab.run(path, [random_inputs(lab, path)], accelerators=("gpu",), env=environment("swiftshader"))
+    if ran.result is not None and ran.result.ok:
+        return  # a runtime in which it is mended
+    assert (ran.bad.stage, ran.bad.status_name) == ("compile", "EXITED")
+    assert "Check failed" in ran.log
+    assert ran.bad.accelerators == ("GPU WebGPU", "CpuAccelerator")
+
+
 @pytest.mark.parametrize(
     "dtype", ["float32", "int32", "int64", "int16", "int8", "uint8", "float64", "float16", "bool", "uint32"]
 )
@@ -240,13 +254,6 @@ def test_every_dtype_passes_as_raw_bytes(lab: Lab, dtype: str) -> None:
     y = g.op("TRANSPOSE", [x, g.ints("perm", 1, 0)], [g.tensor("y", (3, 2), dtype)])
     data = (np.arange(6).reshape(2, 3) * 37 % 5 - (0 if dtype in ("bool", "uint8", "uint32") else 2)).astype(dtype)
     ran = lab.run(model(lab, g.finish([y])), [[data]])
-    if not ran.result or not ran.result.ok:
-        # The runtime's transpose lacks some types; then the words are its own and the sizes were right.
-        assert ran.bad.stage in {"buffers", "warmup", "compile"}, ran.bad
-        assert "Type" in ran.log or "type" in ran.log
-        pytest.skip(f"LiteRT's TRANSPOSE does not take {dtype}") if dtype in {"float16", "uint32"} else pytest.fail(
-            ran.log
-        )
     assert ran.good.inputs[0].dtype == ran.good.outputs[0].dtype == dtype
     assert ran.good.inputs[0].shape == (2, 3)
     assert ran.good.outputs[0].shape == (3, 2)
@@ -293,6 +300,16 @@ def test_shape_resizes_a_dynamic_input_and_its_output(lab: Lab) -> None:
     np.testing.assert_allclose(large.array().reshape(3, 8)[0], small.array(), rtol=1e-5)
 
 
+def test_an_output_whose_declared_shape_is_stale_has_the_shape_it_really_gets(lab: Lab) -> None:
+    g = graphs.Graph()
+    x = g.input("x", (1, 64))
+    y = g.op("ADD", [x, g.const("one", np.float32([1]))], [g.tensor("y", (1, 4))])
+    data = np.arange(64, dtype=np.float32).reshape(1, 64)
+    ran = lab.run(model(lab, g.finish([y])), [[data]])
+    assert ran.good.outputs[0].shape == (1, 64)
+    np.testing.assert_array_equal(ran.array(), data[0] + 1)
+
+
 def test_an_input_of_the_wrong_size_is_refused_with_both_sizes(lab: Lab) -> None:
     ran = lab.run(model(lab, graphs.dynamic_batch()), [[np.ones((3, 8), np.float32)]])
     assert (ran.bad.stage, ran.bad.error) == ("inputs", "input.0.0 has 96 bytes, the tensor takes 32")
@@ -327,6 +344,7 @@ def test_every_set_has_its_own_outputs_and_times(lab: Lab) -> None:
     ]
     for s, (x,) in enumerate(sets):
         np.testing.assert_allclose(ran.array(set_=s), 1 / (1 + np.exp(-x.reshape(-1))), rtol=1e-4)
+    assert [line.split()[1] for line in ran.stdout.splitlines()].count("warmup") == 1
     assert all(a >= b for r in ran.good.runs for a, b in zip(r.latency_ms, r.run_ms, strict=True))
     assert all(len(o.repeat_sha256) == 2 for r in ran.good.runs for o in r.outputs)
 
@@ -464,12 +482,12 @@ def test_a_worker_killed_from_outside_leaves_a_result(fake: Lab) -> None:
     ran = fake_run(fake, "kill")
     assert (ran.bad.stage, ran.bad.signal, ran.returncode) == ("warmup", 9, 137)
     assert "killed from outside" in ran.bad.error
+    assert 0 < ran.bad.peak_rss_bytes < 40 << 20  # the worker's, not pytest's
 
 
-def test_a_hang_that_blocks_every_signal_is_killed_by_the_parent(fake: Lab) -> None:
+def test_a_hang_that_blocks_every_signal_ends_at_the_deadline_too(fake: Lab) -> None:
     ran = fake_run(fake, "block", deadline_s=0.1)
     assert (ran.bad.timed_out, ran.bad.stage, ran.returncode) == (True, "warmup", 124)
-    assert "had to be killed" in ran.bad.error
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: PR_SET_PDEATHSIG")
@@ -518,6 +536,7 @@ def test_a_hang_ends_at_the_agents_own_deadline(fake: Lab) -> None:
     ran = fake_run(fake, "hang", deadline_s=0.3)
     assert (ran.bad.timed_out, ran.bad.stage, ran.bad.signal, ran.returncode) == (True, "warmup", 0, 124)
     assert 290 <= ran.bad.total_ms < 10_000
+    assert ran.stdout.splitlines()[-1] == "@timeout warmup"
 
 
 def test_sigterm_leaves_a_result(fake: Lab) -> None:
@@ -545,7 +564,6 @@ def test_a_crash_while_the_result_is_written_leaves_one_whole_result(fake: Lab) 
         ran = fake.start(job, env={"FAKERT": "late", "FAKERT_WATCH": f"{job.result}.tmp"})
         assert ran.result is not None  # read_result has accepted it: whole, ours
         seen.add((ran.result.ok, ran.result.signal))
-        assert not Path(f"{job.result}.sig").exists()
     assert seen <= {(True, 0), (False, 11)}
 
 

@@ -17,8 +17,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("configs", "metrics", "tflite_checks", "yaml_lines"),
     ("doors", "runtimes", "tflite"),
     ("agents", "metadata", "profiles"),
-    ("graph",),
-    ("input_roles",),
+    ("graph", "rewrite"),
+    ("float_copy", "hazards", "input_roles", "reductions"),
     ("inputs", "outcome"),
     ("cases",),
     ("plan", "specs"),
@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("judge", "transports"),
     ("place", "probe", "report", "classify"),
     ("judging", "session"),
-    ("runner",),
+    ("exposed", "layers", "runner"),
     ("reference",),
     ("canary",),
     ("doctor", "sweep"),
@@ -36,6 +36,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}
 
 TOUCHES_DEVICES = {
+    "exposed",
+    "layers",
     "transports",
     "place",
     "probe",

@@ -52,7 +52,7 @@ def farm(installed: Path, cwd: Path, code: str) -> str:
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,  # without a C compiler the agent is built by zig, whose first build takes minutes
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -135,9 +135,9 @@ def test_no_agent_outlives_a_killed_farm(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.communicate(timeout=10)
-    _, alive = psutil.wait_procs(agents, timeout=5)
-    assert len(agents) == 2
-    assert alive == []
+    psutil.wait_procs(agents, timeout=5)
+    assert len(agents) >= 2
+    assert [p for p in psutil.process_iter() if _name(p) == "litert_agent" and str(out) in " ".join(p.cmdline())] == []
 
 
 def _wait_for_agents(parent: int, limit_s: float) -> list[psutil.Process]:

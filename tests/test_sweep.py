@@ -22,7 +22,7 @@ from farm.sweep import SweepResult, judge_run, sweep
 from tests import graphs
 from tests.lab.gpus import gpus
 
-HOSTILE = {"under": (1e-5, 1e10), "over": (1e4, 1e-8)}
+HOSTILE = {"under": ([1e-5], [1e10]), "over": ([1e4], [1e-8])}
 
 
 @pytest.fixture(autouse=True)

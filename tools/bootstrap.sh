@@ -100,6 +100,11 @@ if [ "$kind" = run ] && ! has_cc; then
     pip install --quiet --require-hashes $binary -r requirements-zig.lock || stop "$failed"
 fi
 pip install --quiet --no-deps --no-build-isolation --editable . || stop "$failed"
+if [ "$kind" = run ] && ! has_cc; then
+    say "farm: building the agent with zig (once, a minute or two) ..."
+    # A failure is not told here: the sweep meets it again and says it in full.
+    .venv/bin/python -m farm agent build >/dev/null 2>&1 || true
+fi
 if [ "$kind" = dev ]; then want=$want_dev; else want=$want_run; fi
 printf '%s\n%s %s\n' "$here" "$kind" "$want" >"$stamp"
 say "farm: .venv is ready."

@@ -9,7 +9,9 @@ import numpy as np
 
 from farm.agent_protocol import AgentResult
 from farm.graph import GraphFacts
-from farm.judge.output import OutputJudge, Seen
+from farm.judge.chosen import choose
+from farm.judge.look import Seen
+from farm.judge.output import OutputJudge
 from farm.judge.reference import STATUS, Hit, missing
 from farm.judge.verdict import CellEvidence, CellVerdict, OutputVerdict, VerdictWord
 from farm.outcome import Failure
@@ -83,7 +85,7 @@ def _from_outputs(evidence: CellEvidence) -> CellVerdict:
             message=absent,
             reference_status="not_needed",
         )
-    gone = missing(reference)
+    gone = missing(reference, input_sets=len(evidence.case.input_sets))
     if gone is not None or reference is None or reference.first is None:
         hit = gone or Hit(verdict="inconclusive", reason="REFERENCE_MISSING", message="no CPU reference")
         return CellVerdict(
@@ -93,8 +95,12 @@ def _from_outputs(evidence: CellEvidence) -> CellVerdict:
             message=hit.message,
             reference_status="missing",
         )
+    reference, notes = choose(evidence, reference)
+    assert reference.first is not None
     seen = Seen(evidence=evidence, result=outcome.result, reference=reference, first=reference.first)
-    count = len(reference.first.runs[0].outputs)
+    graph = evidence.case.graph
+    # What the graph promises and the reference lacks is an output without a reference, not one output less.
+    count = max(len(reference.first.runs[0].outputs), len(graph.outputs) if graph else 0)
     judges = [OutputJudge(seen, position) for position in range(count)]
     outputs = tuple(judge.verdict() for judge in judges)
     if not outputs:
@@ -105,11 +111,15 @@ def _from_outputs(evidence: CellEvidence) -> CellVerdict:
             message="the model has no outputs",
             reference_status="vacuous",
         )
-    return _gathered(evidence, seen, judges, outputs)
+    return _gathered(evidence, seen, judges, outputs, notes)
 
 
 def _gathered(
-    evidence: CellEvidence, seen: Seen, judges: list[OutputJudge], outputs: tuple[OutputVerdict, ...]
+    evidence: CellEvidence,
+    seen: Seen,
+    judges: list[OutputJudge],
+    outputs: tuple[OutputVerdict, ...],
+    chosen: list[str],
 ) -> CellVerdict:
     worst = max(outputs, key=lambda o: SEVERITY.index(o.verdict))
     deciding = [o for o in outputs if o.verdict == worst.verdict]
@@ -117,7 +127,7 @@ def _gathered(
     doubts = [STATUS[r] for o in outputs for r in o.reasons if r in STATUS]
     order = ("missing", "invalid", "unstable", "vacuous")
     floors = [j.floor_db for j in judges if j.floor_db is not None]
-    notes = [*_cell_notes(evidence, seen), *(note for judge in judges for note in judge.notes)]
+    notes = [*chosen, *_cell_notes(evidence, seen), *(note for judge in judges for note in judge.notes)]
     return CellVerdict(
         cell=evidence.cell,
         verdict=worst.verdict,

@@ -3,60 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from itertools import combinations
 
-from farm.agent_protocol import AgentResult, OutputData, RunData
-from farm.graph import OutputFacts
+from farm.agent_protocol import OutputData
 from farm.judge import reference as trust
 from farm.judge.bands import SMALL_OUTPUT, limits_for
-from farm.judge.infer import HALVES, decoder_for, infer_kind
+from farm.judge.checks import EXACT_KINDS, UNIT_KINDS, check_shape, check_values
+from farm.judge.infer import FLOATS, decoder_for, infer_kind
 from farm.judge.kinds import kind_named
-from farm.judge.pair import RANK, Decision, Pair, number
+from farm.judge.look import Look, Seen, badness, facts_for, output_of
+from farm.judge.pair import Decision, Pair, number
 from farm.judge.reference import Hit, doubt
-from farm.judge.verdict import CellEvidence, OutputVerdict
+from farm.judge.verdict import OutputVerdict
 from farm.metrics import EXACT_SNR_DB
 from farm.metrics.decode import Array
-from farm.metrics.rows import dead_rows
-from farm.outcome import Reference
-
-Key = tuple[int, int]
-"""(input set, step)."""
-EXACT_KINDS = ("ints", "bools", "indices")
-UNIT_KINDS = ("probability", "mask")
-DOUBT_ORDER = ("REFERENCE_MISSING", "REFERENCE_INVALID", "REFERENCE_UNSTABLE", "REFERENCE_VACUOUS")
-PRIMARY = (("snr_db", -1), ("min_row_cosine", -1), ("top1", -1), ("equal_share", -1), ("max_steps", 1), ("max_abs", 1))
-"""The figure by which two input sets in the same band are ordered, and which way is worse."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What was observed of one cell, as its outputs share it."""
-
-    evidence: CellEvidence
-    result: AgentResult
-    reference: Reference
-    first: AgentResult
-
-    def low_precision(self, dtype: str) -> bool:
-        """FP16 bands: measured FP16 or unknown, or a tensor stored in 16 bits, whose rounding alone caps SNR."""
-        precision = self.evidence.precision
-        return dtype in HALVES or precision is None or precision.value != "fp32"
-
-
-@dataclass(slots=True, kw_only=True)
-class Look:
-    """One (input set, step) of one output. hit: the first check that applied; else decision holds."""
-
-    key: Key
-    label: str
-    ref: OutputData
-    tgt: OutputData | None = None
-    pair: Pair | None = None
-    hit: Hit | None = None
-    decision: Decision | None = None
-    values: dict[str, float] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
 
 
 class OutputJudge:
@@ -69,7 +29,7 @@ class OutputJudge:
         evidence = seen.evidence
         graph = evidence.case.graph
         info = next((t for t in seen.first.outputs if t.index == position), None)
-        self.facts = _facts_for(graph.outputs if graph else (), info.name if info else "", position)
+        self.facts = facts_for(graph.outputs if graph else (), info.name if info else "", position)
         self.name = (info.name if info else "") or (self.facts.name if self.facts else f"out{position}")
         self.dtype = info.dtype if info else self.facts.dtype if self.facts else "uint8"
         self.target_dtype = next((t.dtype for t in seen.result.outputs if t.index == position), self.dtype)
@@ -112,12 +72,12 @@ class OutputJudge:
         targets = {(run.set, run.step): run for run in self.seen.result.runs}
         looks = []
         for run in self.seen.first.runs:
-            ref = _output(run, self.position)
+            ref = output_of(run, self.position)
             if ref is None:
                 continue
             name = sets[run.set].name if run.set < len(sets) else str(run.set)
             label = f"{name} step {run.step}" if self._steps() else name
-            tgt = _output(targets.get((run.set, run.step)), self.position)
+            tgt = output_of(targets.get((run.set, run.step)), self.position)
             looks.append(Look(key=(run.set, run.step), label=label, ref=ref, tgt=tgt))
         return looks
 
@@ -130,28 +90,17 @@ class OutputJudge:
             look.hit = (
                 self._check_shape(look)
                 or trust.faulty_graph(self.facts)
-                or trust.beyond_counting(self.facts)
-                or trust.unstable(look.ref, _output(second.get(look.key), self.position))
+                or trust.inexact_reduction(
+                    self.facts, self.seen.reference, self.position, low_precision=self.low_precision
+                )
+                or trust.unstable(look.ref, output_of(second.get(look.key), self.position))
                 or self._load_pair(look)
             )
             if look.hit is None and look.pair is not None:
                 look.hit = trust.nonfinite(look.pair.metrics, self.seen.evidence.case.graph)
 
     def _check_shape(self, look: Look) -> Hit | None:
-        if look.tgt is None:
-            return Hit(verdict="fail", reason="MISSING_OUTPUT", message=f"no such output for input set {look.label}")
-        if self.target_dtype != self.dtype:
-            return Hit(
-                verdict="fail", reason="SHAPE_MISMATCH", message=f"is {self.target_dtype}, the reference {self.dtype}"
-            )
-        if look.tgt.shape != look.ref.shape or look.tgt.size_bytes != look.ref.size_bytes:
-            return Hit(
-                verdict="fail",
-                reason="SHAPE_MISMATCH",
-                message=f"has shape {list(look.tgt.shape)} ({look.tgt.size_bytes} bytes), the reference "
-                f"{list(look.ref.shape)} ({look.ref.size_bytes} bytes)",
-            )
-        return None
+        return check_shape(look.ref, look.tgt, ref_dtype=self.dtype, tgt_dtype=self.target_dtype, label=look.label)
 
     def _load_pair(self, look: Look) -> Hit | None:
         assert look.tgt is not None  # _check_shape came first
@@ -173,63 +122,15 @@ class OutputJudge:
     def _pair(self, ref: Array, tgt: Array, scores: tuple[Array, Array] | None = None) -> Pair:
         return Pair(ref=ref, tgt=tgt, decoder=self.decoder, low_precision=self.low_precision, scores=scores)
 
-    # Checks 3 to 7: values of one input set.
-
     def _check_values(self, look: Look) -> Hit | None:
         assert look.pair is not None
-        m = look.pair.metrics
-        if m.new_nonfinite:
-            return Hit(
-                verdict="fail",
-                reason="NUMERICAL_INSTABILITY",
-                message=f"{m.new_nonfinite} of {m.n} elements are NaN or Inf where the reference is finite "
-                f"({m.tgt_nan} NaN, {m.tgt_inf} Inf in all)",
-            )
-        allowed = self._nominal.get("pass_max_abs", 0.0) if self.kind in UNIT_KINDS else 0.0
-        if not (self.kind in UNIT_KINDS and m.n and m.ref_max_abs <= allowed):
-            hit = trust.vacuous(m, low_precision=self.low_precision and self._is_float()) or self._check_zero(
-                look.pair, allowed
-            )
-            if hit is not None:
-                return hit
-        if m.saturated:
-            return Hit(
-                verdict="fail",
-                reason="SATURATION",
-                message=f"{m.saturated} elements are exactly ±65504, FP16's largest value; the reference is beyond",
-            )
-        return None
-
-    def _is_float(self) -> bool:
-        return self.dtype.startswith(("float", "bfloat"))
-
-    def _check_zero(self, pair: Pair, allowed: float) -> Hit | None:
-        m, min_norm = pair.metrics, self.seen.evidence.limits.min_norm
-        # A few zero indices or flags are ordinary answers; their share decides (check 10).
-        if self.kind in EXACT_KINDS and (m.n < SMALL_OUTPUT or self.kind != "ints"):
-            return None
-        # Up to the fail limit in steps, a quantised output of zeros is rounding.
-        if self.kind == "quantised" and m.ref_max_abs <= (self._nominal["fail_steps"] + 0.5) * self.decoder.scale:
-            return None
-        if m.tgt_zeros == m.compared and m.compared:
-            return _zero(f"all {m.n} elements are zero; the reference's largest is {number(m.ref_max_abs)}")
-        # A norm just below the limit beside one just above it is rounding, not a vanished output.
-        if m.tgt_norm < min_norm <= m.ref_norm and m.tgt_norm < 0.5 * m.ref_norm:
-            return _zero(
-                f"norm {number(m.tgt_norm)} is below {number(min_norm)}; the reference's is {number(m.ref_norm)}"
-            )
-        if self.kind in EXACT_KINDS or pair.ref.ndim < 2:
-            return None
-        if self.kind in UNIT_KINDS:
-            least = max(allowed, 2.0**-14)
-        elif self.kind == "quantised":
-            least = (self._nominal["fail_steps"] + 0.5) * self.decoder.scale
-        else:
-            least = 2.0**-14
-        dead, rows = dead_rows(
-            pair.ref, pair.tgt, at_least=least, ref_max=m.ref_max_abs, min_norm=min_norm, decoder=self.decoder
+        return check_values(
+            look.pair,
+            kind=self.kind,
+            limits=self._nominal,
+            min_norm=self.seen.evidence.limits.min_norm,
+            fp16_float=self.low_precision and self.dtype in FLOATS,
         )
-        return _zero(f"{dead} of {rows} rows are zero where the reference is not") if dead else None
 
     # Check 10: the kind's own figures, within bands loosened by the noise floor.
 
@@ -250,7 +151,14 @@ class OutputJudge:
         if decision.band != "fail":
             return None
         graph = self.seen.evidence.case.graph
-        return trust.excused_miss(self.facts, graph, low_precision=self.low_precision) or Hit(
+        excuse = trust.excused_miss(
+            self.facts,
+            graph,
+            low_precision=self.low_precision,
+            reference=self.seen.reference,
+            position=self.position,
+        )
+        return excuse or Hit(
             verdict="fail", reason=decision.reason or "PRECISION_DEGRADATION", message=decision.message
         )
 
@@ -276,7 +184,7 @@ class OutputJudge:
         if floor is None or not floor.ok or look.pair is None:
             return None
         run = next((r for r in floor.runs if (r.set, r.step) == look.key), None)
-        output = _output(run, self.position)
+        output = output_of(run, self.position)
         if output is None or output.shape != look.ref.shape:
             return None
         other = look.pair.ref if output.sha256 == look.ref.sha256 else self._load(output, output.sha256)
@@ -325,7 +233,7 @@ class OutputJudge:
             return None
         target = next((r for r in self.seen.result.runs if (r.set, r.step) == look.key), None)
         first = next((r for r in self.seen.first.runs if (r.set, r.step) == look.key), None)
-        ref, tgt = _output(first, position), _output(target, position)
+        ref, tgt = output_of(first, position), output_of(target, position)
         if ref is None or tgt is None or ref.shape != look.ref.shape or tgt.shape != ref.shape:
             return None
         try:
@@ -397,7 +305,7 @@ class OutputJudge:
     def _worst(self, looks: list[Look]) -> OutputVerdict:
         if not looks:
             return self._verdict(None, doubt("REFERENCE_MISSING", "the reference lacks this output"))
-        look = max(looks, key=_badness)
+        look = max(looks, key=badness)
         return self._verdict(look, look.hit)
 
     def _verdict(self, look: Look | None, hit: Hit | None) -> OutputVerdict:
@@ -420,35 +328,3 @@ class OutputJudge:
             limits=look.limits if look is not None else {},
             message=hit.message if hit else decision.message if decision else "not judged",
         )
-
-
-def _badness(look: Look) -> tuple[int, int, float]:
-    """Fail, then infra, then doubts, then bands; in one band the worse figure."""
-    if look.hit is not None:
-        level = {"fail": 5, "infra": 4, "inconclusive": 3}[look.hit.verdict]
-        order = DOUBT_ORDER.index(look.hit.reason) if look.hit.reason in DOUBT_ORDER else 0
-        return level, -order, _figure(look)
-    return RANK[look.decision.band] if look.decision else 3, 0, _figure(look)
-
-
-def _figure(look: Look) -> float:
-    for name, sign in PRIMARY:
-        if name in look.values:
-            return sign * look.values[name]
-    return -math.inf
-
-
-def _zero(message: str) -> Hit:
-    return Hit(verdict="fail", reason="SILENT_ZERO_VECTOR", message=message)
-
-
-def _output(run: RunData | None, position: int) -> OutputData | None:
-    return next((o for o in run.outputs if o.index == position), None) if run is not None else None
-
-
-def _facts_for(outputs: tuple[OutputFacts, ...], name: str, position: int) -> OutputFacts | None:
-    """By name, since runtimes and converters may order outputs differently; by position where names do not help."""
-    named = [o for o in outputs if o.name == name]
-    if len(named) == 1:
-        return named[0]
-    return outputs[position] if position < len(outputs) else None

@@ -1,7 +1,6 @@
 """Whether a reference can be trusted: missing, invalid, unstable or vacuous references give `inconclusive`, never more.
 
-Checks 2 and 5 of JUDGE.md's order, the noise floor, and the two cases whose recomputation in float belongs elsewhere
-(hybrid kernels, large reductions): there a miss is `inconclusive`.
+Checks 2 and 5 of JUDGE.md's order, and misses that hybrid kernels or large reductions of the CPU may explain.
 """
 
 from __future__ import annotations
@@ -10,10 +9,12 @@ from dataclasses import dataclass
 
 from farm.agent_protocol import OutputData
 from farm.graph import GraphFacts, OutputFacts
-from farm.judge.bands import FP16_SMALLEST_NORMAL, MAX_RECOMPUTED_REDUCTION, MAX_SHARED_NONFINITE
+from farm.judge.bands import BANDS, FP16_SMALLEST_NORMAL, MAX_RECOMPUTED_REDUCTION, MAX_SHARED_NONFINITE
+from farm.judge.chosen import SOUND_DB
+from farm.judge.pair import number
 from farm.judge.verdict import VerdictWord
 from farm.metrics import Metrics
-from farm.outcome import Reference
+from farm.outcome import Recomputed, Reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +38,8 @@ def doubt(reason: str, message: str) -> Hit:
     return Hit(verdict="inconclusive", reason=reason, message=message)
 
 
-def missing(reference: Reference | None) -> Hit | None:
-    """There is no reference: the CPU crashed, refused or was never run."""
+def missing(reference: Reference | None, *, input_sets: int) -> Hit | None:
+    """There is no reference: the CPU crashed, refused or was never run, for all or one of the input sets."""
     if reference is None:
         return doubt("REFERENCE_MISSING", "no CPU reference was run")
     if reference.failure is not None:
@@ -47,6 +48,10 @@ def missing(reference: Reference | None) -> Hit | None:
         )
     if reference.first is None or not reference.first.ok or not reference.first.runs:
         return doubt("REFERENCE_MISSING", "the CPU reference gave no outputs")
+    lacking = set(range(input_sets)) - {run.set for run in reference.first.runs}
+    if lacking:
+        numbers = ", ".join(str(n) for n in sorted(lacking))
+        return doubt("REFERENCE_MISSING", f"the CPU reference gave no outputs for input set number {numbers}")
     return None
 
 
@@ -99,30 +104,79 @@ def vacuous(metrics: Metrics, *, low_precision: bool) -> Hit | None:
     return None
 
 
-def excused_miss(facts: OutputFacts | None, graph: GraphFacts | None, *, low_precision: bool) -> Hit | None:
+def excused_miss(
+    facts: OutputFacts | None,
+    graph: GraphFacts | None,
+    *,
+    low_precision: bool,
+    reference: Reference | None = None,
+    position: int = 0,
+) -> Hit | None:
     """A missed band that the reference itself may be to blame for."""
-    if facts is not None and facts.large_reduction is not None:
-        large = facts.large_reduction
-        return doubt(
-            "REFERENCE_INVALID",
-            f"{large.op} (op {large.op_index}) sums {large.elements} elements in float32: the CPU's own result is not "
-            "exact enough to blame the target",
-        )
-    if graph is not None and graph.hybrid_ops and not low_precision:
+    hit = _reduction_to_blame(facts, reference, position)
+    if hit is not None:
+        return hit
+    if reference is not None and reference.float_copy:
+        near = dict(enumerate(reference.plain_snr_db)).get(position)
+        least = BANDS["values-fp16"]["fail_snr_db"].value
+        if near is not None and near < least:
+            return doubt(
+                "REFERENCE_UNSTABLE",
+                f"the CPU's own result and that of its float copy with dequantised weights are {number(near)} dB "
+                f"apart, more than quantised activations explain ({number(least)} dB)",
+            )
+    elif graph is not None and graph.hybrid_ops and not low_precision:
+        why = (reference.dequantised_note if reference is not None else "") or "no float copy of the model was run"
         return doubt(
             "REFERENCE_UNSTABLE",
             f"the CPU quantises activations on the fly ({', '.join(sorted(set(graph.hybrid_ops)))}): it is only an "
-            "approximation of the float result, and no float copy of the model was run",
+            f"approximation of the float result, and {why}",
         )
     return None
 
 
-def beyond_counting(facts: OutputFacts | None) -> Hit | None:
-    """A reduction over more elements than float32 can count has no reference at all."""
+def _reduction_to_blame(facts: OutputFacts | None, reference: Reference | None, position: int) -> Hit | None:
+    """A reduction on the way to a missed output whose CPU result is not known to be exact."""
+    if reference is not None and reference.recomputed:
+        for entry in reference.recomputed:
+            if position in entry.outputs and (entry.snr_db is None or entry.snr_db < SOUND_DB):
+                return doubt("REFERENCE_INVALID", f"{_named(entry)}: {_inexact(entry)}")
+        return None
     large = facts.large_reduction if facts is not None else None
-    if large is None or large.elements <= MAX_RECOMPUTED_REDUCTION:
+    if large is None:
+        return None
+    return doubt(
+        "REFERENCE_INVALID",
+        f"{large.op} (op {large.op_index}) sums {large.elements} elements in float32: the CPU's own result is not "
+        "exact enough to blame the target",
+    )
+
+
+def inexact_reduction(
+    facts: OutputFacts | None, reference: Reference, position: int, *, low_precision: bool
+) -> Hit | None:
+    """A large reduction on the way to an output that could not be recomputed, or that the CPU got wrong.
+
+    Without any recomputation only its size speaks: beyond 2^24 elements no float32 sum holds.
+    """
+    least = BANDS["values-fp16" if low_precision else "values-fp32"]["fail_snr_db"].value
+    for entry in reference.recomputed:
+        if position in entry.outputs and (entry.snr_db is None or entry.snr_db < least):
+            return doubt("REFERENCE_INVALID", f"{_named(entry)}: {_inexact(entry)}")
+    large = facts.large_reduction if facts is not None else None
+    if reference.recomputed or large is None or large.elements <= MAX_RECOMPUTED_REDUCTION:
         return None
     return doubt(
         "REFERENCE_INVALID",
         f"{large.op} (op {large.op_index}) sums {large.elements} elements, more than 2^24: no float32 sum holds there",
     )
+
+
+def _named(entry: Recomputed) -> str:
+    return f"{entry.op} (op {entry.op_index}) over {entry.elements} elements"
+
+
+def _inexact(entry: Recomputed) -> str:
+    if entry.snr_db is None:
+        return f"its result cannot be checked: {entry.note}"
+    return f"the CPU's result is only {number(entry.snr_db)} dB near the one recomputed in float64"

@@ -148,7 +148,7 @@ def _needs_centring(found: Metrics) -> bool:
 
 def _centred(found: Metrics, ref: Array, tgt: Array, decoder: Decoder) -> Metrics:
     """Add the centred cosine: a second look, taken only where a large mean hides the differences from the plain one."""
-    mean_r = found.sum_r / found.compared
+    mean_r = found.sum_r / found.compared * found.unit
     sums = np.zeros(4)  # Σ(t − mean_r), Σ(r − mean_r)², Σ(t − mean_r)², Σ(r − mean_r)(t − mean_r)
     scale = 2.0 ** -math.frexp(max(found.ref_max_abs, found.tgt_norm, 1e-300))[1]
     sum_r = 0.0

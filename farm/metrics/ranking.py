@@ -29,8 +29,9 @@ def top_one(
     """Compare the best class of every row (last axis).
 
     A row agrees when every class the target puts first is first in the reference too. Otherwise it is a near tie when
-    the reference's margin (its best minus the target's choice) is below the row's own largest error or
-    `near_tie_margin`, and that error is at most `near_tie_error`: a large error must not excuse itself.
+    the target's best classes tie and the reference's is among them, or the reference's margin (its best minus the
+    target's choice) is below the row's own largest error or `near_tie_margin`; and that error is at most
+    `near_tie_error`: a large error must not excuse itself.
     Rows that are not probabilities (outside [0, 1]) are softmaxed first.
     """
     positions = agree = near = 0
@@ -45,7 +46,9 @@ def top_one(
         with np.errstate(invalid="ignore"):
             error = np.nan_to_num(np.abs(r - t), nan=0.0).max(axis=1)  # both −inf: masked on both sides
         same = margin <= 0.0
-        tie = ~same & (margin < np.maximum(error, near_tie_margin)) & (error <= near_tie_error)
+        # Quantised outputs tie easily: the best class shares the first place.
+        shared = (chosen & (r == best_ref[:, None])).any(axis=1)
+        tie = ~same & (shared | (margin < np.maximum(error, near_tie_margin))) & (error <= near_tie_error)
         positions += r.shape[0]
         agree += int(np.count_nonzero(same))
         near += int(np.count_nonzero(tie))

@@ -18,6 +18,7 @@ class Metrics:
     equal: positions with the same value (exact in the stored type; NaN equals nothing).
     saturated: |target| = 65504 where the reference is finite and beyond it.
     sum_rr, sum_tt, sum_rt, sum_dd: of ref², target², ref·target, (ref − target)². sum_abs: of |ref − target|.
+    unit: what the sums' values were divided by first, a power of two; 1 unless squares would have left float64.
     p99_abs: 99 % of all |ref − target| are at most this (resolution: see compare).
     centred_cosine: cosine after taking both means away; only where |mean ref| > 3 std.
     """
@@ -45,17 +46,18 @@ class Metrics:
     ref_min: float
     ref_max: float
     centred_cosine: float | None = None
+    unit: float = 1.0
 
     def with_centred(self, value: float) -> Metrics:
         return replace(self, centred_cosine=value)
 
     @property
     def ref_norm(self) -> float:
-        return math.sqrt(self.sum_rr)
+        return math.sqrt(self.sum_rr) * self.unit
 
     @property
     def tgt_norm(self) -> float:
-        return math.sqrt(self.sum_tt)
+        return math.sqrt(self.sum_tt) * self.unit
 
     @property
     def ref_max_abs(self) -> float:
@@ -65,7 +67,7 @@ class Metrics:
     @property
     def cosine(self) -> float | None:
         """Cosine similarity; None where one side has no length."""
-        ref, tgt = self.ref_norm, self.tgt_norm
+        ref, tgt = math.sqrt(self.sum_rr), math.sqrt(self.sum_tt)
         if ref == 0.0 or tgt == 0.0:
             return None
         if 0.5 <= tgt / ref <= 2.0:
@@ -77,12 +79,12 @@ class Metrics:
 
     @property
     def mean_abs(self) -> float | None:
-        return self.sum_abs / self.compared if self.compared else None
+        return self.sum_abs / self.compared * self.unit if self.compared else None
 
     @property
     def relative_l2(self) -> float | None:
         """|ref − target| / |ref|."""
-        return math.sqrt(self.sum_dd) / self.ref_norm if self.sum_rr > 0.0 else None
+        return math.sqrt(self.sum_dd / self.sum_rr) if self.sum_rr > 0.0 else None
 
     @property
     def snr_db(self) -> float | None:
@@ -101,12 +103,12 @@ class Metrics:
         spread = self.ref_max - self.ref_min
         if not self.compared or spread <= 0.0 or not math.isfinite(spread):
             return None
-        return math.sqrt(self.sum_dd / self.compared) / spread
+        return math.sqrt(self.sum_dd / self.compared) * (self.unit / spread)
 
     @property
     def norm_ratio(self) -> float | None:
         """|target| / |ref|."""
-        return self.tgt_norm / self.ref_norm if self.sum_rr > 0.0 else None
+        return math.sqrt(self.sum_tt) / math.sqrt(self.sum_rr) if self.sum_rr > 0.0 else None
 
     @property
     def zero_share(self) -> float | None:

@@ -47,15 +47,15 @@ class Totals:
         return self.largest > 0.0 and math.isfinite(self.largest) and (not finite or self.largest < 1e-150)
 
     def metrics(self, n: int, p99: float, scale: float) -> Metrics:
-        """Undo the scale. Squares that leave float64's range become inf and are then left out of reports."""
-        one, two = 1.0 / scale, 1.0 / scale / scale
+        """Close the pass. Sums stay in its unit, since undoing the scale would throw them out of float64 again."""
+        unit = 1.0 / scale
         some = self.compared > 0
         return Metrics(
             n, self.compared, self.ref_nan, self.ref_inf, self.tgt_nan, self.tgt_inf, self.new_nonfinite,
             self.nonfinite_differ, self.equal, self.ref_zeros, self.tgt_zeros, self.saturated,
-            self.sum_r * one, self.sum_rr * two, self.sum_tt * two, self.sum_rt * two, self.sum_dd * two,
-            self.sum_abs * one, self.max_abs * one, p99 * one,
-            self.ref_min * one if some else 0.0, self.ref_max * one if some else 0.0,
+            self.sum_r, self.sum_rr, self.sum_tt, self.sum_rt, self.sum_dd, self.sum_abs,
+            self.max_abs * unit, p99 * unit,
+            self.ref_min * unit if some else 0.0, self.ref_max * unit if some else 0.0, None, unit,
         )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from farm.errors import (
 )
 from farm.transports import adb_wire
 from farm.transports.adb_wire import AdbRefused, AdbSocket
-from farm.transports.base import Completed, Deadline, blocks, file_sha256, landing, plain_argv, tail_text
+from farm.transports.base import Addressed, Completed, Deadline, blocks, file_sha256, landing, plain_argv, tail_text
 from farm.transports.far_shell import (
     KILL_LIMIT_S,
     Job,
@@ -56,6 +56,11 @@ _CURES = {
     "rescue": "restart the phone into Android",
     "bootloader": "restart the phone into Android",
 }
+
+
+def open_transport(device: Addressed) -> AdbTransport:
+    """The link to a device of the inventory, by its ``serial`` and ``adb_server``; not connected yet."""
+    return AdbTransport(device.address.get("serial"), adb_server=device.address.get("adb_server"), env=device.env)
 
 
 class AdbTransport:
@@ -100,7 +105,7 @@ class AdbTransport:
         except AdbRefused as e:
             raise self._refused(e) from e
         for job, group in list(self._lost.values()):
-            self._kill(job, group, ("what an earlier connection started",))
+            self._kill(job, group, ("what an earlier connection started",), stale=True)
 
     def close(self) -> None:
         """End the link now; who waits gets DeviceLost. `connect` kills what is left over there."""
@@ -275,10 +280,10 @@ class AdbTransport:
         if job.nonce in self._lost:
             self._lost[job.nonce] = (job, heard.group)
 
-    def _kill(self, job: Job, group: int | None, argv: tuple[str, ...]) -> None:
+    def _kill(self, job: Job, group: int | None, argv: tuple[str, ...], *, stale: bool = False) -> None:
         """Kill a job over another stream and see that it is dead. Raises DeviceLost or DeviceUnavailable."""
         self._lost[job.nonce] = (job, group)
-        killer = Job.make(("sh", "-c", job.killer(group)), {}, merged=not self._shell_v2)
+        killer = Job.make(("sh", "-c", job.killer(group, stale=stale)), {}, merged=not self._shell_v2)
         heard = _Heard(killer)
         deadline = Deadline(KILL_LIMIT_S)
         try:
@@ -290,7 +295,7 @@ class AdbTransport:
         done = heard.completed(deadline, packets=bool(self._shell_v2))
         if done is None:
             raise DeviceLost(f"{self._who} went away while {argv[0]} was being killed; connecting again kills it")
-        if not was_killed(done, job):
+        if not was_killed(done):
             raise undead(argv, heard.tail.strip()[-200:])
         del self._lost[job.nonce]
 

@@ -80,6 +80,19 @@ class Transport(Protocol):
         """End the link now. Safe to call twice and from another thread."""
 
 
+class Addressed(Protocol):
+    """What `open_transport(device)` of every transport module reads; the plan's device has it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def address(self) -> Mapping[str, str]:
+        """The transport's own keys: serial, adb_server, host, …"""
+
+    @property
+    def env(self) -> Mapping[str, str]: ...
+
+
 class Deadline:
     """A wall-clock limit, in seconds from now, over everything one call does."""
 

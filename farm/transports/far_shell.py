@@ -80,22 +80,27 @@ class Job:
         nonce = secrets.token_hex(16)
         say = f"printf '{nonce} %s\\n' $$"
         begin = (say if merged else f"{say}; {say} >&2") + '; exec "$@"'
+        # A merged link cannot end stdin without ending all of it, so there the far side counts the bytes.
+        feed = f"head -c {stdin_bytes} <&3 | " if merged and stdin_bytes else ""
+        source = "" if feed else "</dev/null" if merged else "<&3"
         # The last word of a list may replace the shell, and setsid then forks and is not waited for: hence & and wait.
         # A shell gives background programs /dev/null for stdin unless it comes from another descriptor.
         script = (
             "if command -v setsid >/dev/null 2>&1; then s=setsid; else s=; set -m; fi\n"
-            "exec 3<&0\n"
-            f"FARM_JOB={nonce} $s sh -c {shlex.quote(begin)} sh {shell_words(argv, env)} <&3 3<&- &\n"
+            "trap '[ \"$!\" ] && kill -9 -$!; exit 129' HUP TERM INT PIPE\n"
+            + ("exec 2>&1\n" if merged else "")
+            + "exec 3<&0\n"
+            f"{feed}FARM_JOB={nonce} $s sh -c {shlex.quote(begin)} sh {shell_words(argv, env)} {source} 3<&- &\n"
             "g=$!\n"
             "exec 3<&- </dev/null 2>/dev/null\n"
-            "trap 'kill -9 -$g' HUP TERM INT PIPE\n"
             "wait $g; r=$?\n"
-            "kill -9 -$g\n" + (f"printf '{nonce}:%s' $r\nexit 0" if merged else "exit $r")
+            # What is left in the group is killed, and gone before the end is told.
+            # (Dead ones that nobody reaps still count for kill -0, so where there is /proc that is asked.)
+            "if kill -9 -$g; then n=0; [ -r /proc/self/environ ] && p=/proc || p=\n"
+            f"while [ $n -lt 40 ] && if [ $p ]; then grep -qs {nonce} $p/[0-9]*/environ; else kill -0 -$g; fi\n"
+            "do sleep 0.05 || sleep 1; n=$((n+1)); done; fi\n"
+            + (f"printf '{nonce}:%s' $r\nexit 0" if merged else "exit $r")
         )
-        if merged:
-            # This link cannot end stdin without ending all of it, so the far side counts the bytes.
-            feed = f"head -c {stdin_bytes} | " if stdin_bytes else "</dev/null "
-            script = f"{feed}sh -c {shlex.quote(script)} 2>&1"
         return cls(nonce=nonce, script=script)
 
     def group(self, *streams: bytes | bytearray) -> int | None:
@@ -115,23 +120,31 @@ class Job:
         found = re.search(self.nonce.encode() + rb":(\d+)$", stream)
         return (int(found[1]), self.strip(stream[: found.start()])) if found else (None, self.strip(stream))
 
-    def killer(self, group: int | None) -> str:
-        """A script that kills the whole job and answers `dead` + nonce once nothing of it runs any more.
+    def killer(self, group: int | None, *, stale: bool = False) -> str:
+        """A script that kills the whole job and answers `dead` once nothing of it runs any more.
 
-        On Linux and Android whoever carries the nonce is found in /proc, also after it left the group.
+        The nonce stands in the command line of the shell that starts the job and in the environment of all that
+        descends from it; on Linux and Android both are found in /proc, also outside of the group. A job that has not
+        told its group yet may be just starting, so its absence is believed only after a while. stale: so much time may
+        have passed that the group's number can belong to others; it is killed only if it still carries the nonce.
         """
-        # The nonce stands in the killer's command line, never in its environment: it does not find itself.
-        of_group = f"kill -9 -{group} 2>/dev/null || kill -9 {group} 2>/dev/null\n" if group else ""
-        still = f"kill -0 -{group} 2>/dev/null && a=x" if group else ":"
+        # A bracket keeps the pattern from finding itself in the command lines of the killer and its grep.
+        pattern = f"'[{self.nonce[0]}]{self.nonce[1:]}'"
+        ours = f"ps -E -o command= -p {group} | grep -q {pattern}" if stale else ":"
+        of_group = (
+            f"if if [ -r /proc/self/environ ]; then grep -qs {pattern} /proc/{group}/environ; else {ours}; fi\n"
+            f"then kill -9 -{group} || kill -9 {group}; fi\n"
+        )
         return (
-            f"{of_group}i=0\n"
-            "while [ $i -lt 60 ]; do a=\n"
+            f"exec 2>/dev/null\n{of_group if group else ''}i=0; quiet=0\n"
+            "while [ $i -lt 60 ]; do\n"
             "if [ -r /proc/self/environ ]; then\n"
-            f"  a=$(grep -ls {self.nonce} /proc/[0-9]*/environ)\n"
-            "  for e in $a; do e=${e#/proc/}; kill -9 ${e%/environ} 2>/dev/null; done\n"
-            f"else {still}; fi\n"
-            f'[ -z "$a" ] && echo "dead {self.nonce}" && exit 0\n'
-            "sleep 0.1 2>/dev/null || sleep 1; i=$((i+1)); done\n"
+            f"  a=$(grep -ls {pattern} /proc/[0-9]*/environ /proc/[0-9]*/cmdline)\n"
+            f"else a=$(ps -axo pid=,command= | grep {pattern} | awk '{{print $1}}'); fi\n"
+            "for e in $a; do e=${e#/proc/}; kill -9 ${e%%/*}; done\n"
+            '[ -z "$a" ] && quiet=$((quiet+1)) || quiet=0\n'
+            f"[ $quiet -ge {2 if group else 10} ] && echo dead && exit 0\n"
+            "sleep 0.1 || sleep 1; i=$((i+1)); done\n"
             'echo "alive $a"; exit 1'
         )
 
@@ -198,9 +211,9 @@ def _plain(path: str) -> str:
     return f"./{path}" if path.startswith("-") else path
 
 
-def was_killed(done: Completed, job: Job) -> bool:
+def was_killed(done: Completed) -> bool:
     """Read the answer to the killer script."""
-    return f"dead {job.nonce}".encode() in done.stdout
+    return done.exit_status == 0 and done.stdout.strip() == b"dead"
 
 
 def undead(argv: Sequence[str], why: str) -> DeviceUnavailable:

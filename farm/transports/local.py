@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from farm.errors import DeadlineExceeded, DeviceLost, DeviceUnavailable, InfraError
-from farm.transports.base import Completed, Deadline, copy_whole, plain_argv, tail_text
+from farm.transports.base import Addressed, Completed, Deadline, copy_whole, plain_argv, tail_text
 
 _CHUNK = 1 << 16
 _KILL_LIMIT_S = 5.0
@@ -22,6 +22,11 @@ _KILL_LIMIT_S = 5.0
 _DRAIN_LIMIT_S = 5.0
 _POLL_S = 0.02
 """How often an end is looked for where the system cannot tell us (no pidfd: macOS)."""
+
+
+def open_transport(device: Addressed) -> LocalTransport:
+    """The link to a device of the inventory; not connected yet."""
+    return LocalTransport(device.env)
 
 
 class LocalTransport:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import paramiko
 
-from farm.errors import DeadlineExceeded, DeviceLost, InfraError, TransferFailed
-from farm.transports.base import Completed, Deadline, blocks, file_sha256, landing, plain_argv, tail_text
+from farm.errors import DeadlineExceeded, DeviceLost, InfraError, InvalidInput, TransferFailed
+from farm.transports.base import Addressed, Completed, Deadline, blocks, file_sha256, landing, plain_argv, tail_text
 from farm.transports.far_shell import (
     KILL_LIMIT_S,
     Job,
@@ -38,6 +38,14 @@ _IDLE_S = 2.0
 """How long streams that a program's escaped children hold open are listened to after its end."""
 _CHUNK = 1 << 16
 _LINK_ERRORS = (paramiko.SSHException, EOFError, OSError)
+
+
+def open_transport(device: Addressed) -> SshTransport:
+    """The link to a device of the inventory, by its ``host``; not connected yet. Raises InvalidInput without one."""
+    host = device.address.get("host")
+    if not host:
+        raise InvalidInput(f"device {device.id} has transport ssh but no host; give it one, e.g. host: me@mac-mini")
+    return SshTransport(host, env=device.env)
 
 
 class SshTransport:
@@ -77,7 +85,7 @@ class SshTransport:
             with self._lock:
                 self._link = link
         for job, group in list(self._lost.values()):
-            self._kill(link, job, group, ("what an earlier connection started",))
+            self._kill(link, job, group, ("what an earlier connection started",), stale=True)
 
     def _answers(self, link: Connection, deadline: Deadline) -> bool:
         # is_active() stays true for a peer that froze: only a new session tells.
@@ -141,11 +149,10 @@ class SshTransport:
             ended = talk.until_end(link.transport, deadline, source)
         except _LINK_ERRORS as e:
             self._lost[job.nonce] = (job, job.group(talk.out, talk.err))
-            raise DeviceLost(
-                f"the link to {self.host} broke while {argv[0]} ran: {e or type(e).__name__}",
-                argv=argv,
-                output=talk.tail,
-            ) from e
+            ended = False  # what paramiko waits for too long it calls an error of the link
+            if not deadline.over:
+                why = f"the link to {self.host} broke while {argv[0]} ran: {e or type(e).__name__}"
+                raise DeviceLost(why, argv=argv, output=talk.tail) from e
         except InfraError:
             # Our side failed (disk full, file gone): the far side must not go on.
             self._kill(link, job, job.group(talk.out, talk.err), argv)
@@ -162,10 +169,12 @@ class SshTransport:
             output=talk.tail,
         )
 
-    def _kill(self, link: Connection, job: Job, group: int | None, argv: tuple[str, ...]) -> None:
+    def _kill(
+        self, link: Connection, job: Job, group: int | None, argv: tuple[str, ...], *, stale: bool = False
+    ) -> None:
         """Kill a job over a second channel and see that it is dead. Raises DeviceLost or DeviceUnavailable."""
         self._lost[job.nonce] = (job, group)
-        killer = Job.make(("sh", "-c", job.killer(group)), {})
+        killer = Job.make(("sh", "-c", job.killer(group, stale=stale)), {})
         talk = _Talk(killer, None)
         deadline = Deadline(KILL_LIMIT_S)
         try:
@@ -176,7 +185,7 @@ class SshTransport:
             ) from e
         finally:
             talk.close()
-        if not ended or not was_killed(talk.completed(deadline), job):
+        if not ended or not was_killed(talk.completed(deadline)):
             raise undead(argv, talk.tail.strip()[-200:] or "no answer")
         del self._lost[job.nonce]
 

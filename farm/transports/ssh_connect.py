@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fnmatch
 import getpass
 import hashlib
 import re
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import paramiko
+from paramiko.hostkeys import InvalidHostKey
 
 from farm.errors import DeviceLost, DeviceUnavailable, HostKeyRefused, InvalidInput
 from farm.transports.base import Deadline
@@ -132,7 +134,9 @@ def _read_config(path: Path | None) -> paramiko.SSHConfig:
 def _split(spec: str) -> tuple[str | None, str, int | None]:
     """``[user@]name[:port]``, an IPv6 address with a port in brackets; also as ssh:// URI."""
     user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
-    found = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?|([0-9A-Fa-f:.%\w]*:[^\]]*)", rest)
+    found = re.fullmatch(
+        r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?|([0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?)", rest
+    )
     if not found or rest.startswith("-"):
         raise InvalidInput(f"{spec!r} is no SSH host; write an alias of ssh_config, name, user@name or user@name:port")
     port = found[2] or found[4]
@@ -196,7 +200,7 @@ def _begin(hop: _Hop, through: paramiko.Transport | None, deadline: Deadline) ->
         transport.daemon = True
         options = transport.get_security_options()
         options.ciphers = tuple(sorted(options.ciphers, key=lambda c: _CIPHERS.index(c) if c in _CIPHERS else 99))
-        kinds = {key.get_name() for key in _known(hop).values()}
+        kinds = {key.get_name() for key in _known(hop)}
         if kinds:
             # A host has keys of several kinds; the one we know must be asked for, or it looks changed.
             options.key_types = tuple(
@@ -215,35 +219,51 @@ def _begin(hop: _Hop, through: paramiko.Transport | None, deadline: Deadline) ->
     return transport
 
 
-def _known(hop: _Hop) -> dict[str, paramiko.PKey]:
-    """Key kind → key that known_hosts holds for this name."""
-    keys = paramiko.HostKeys()
+def _known(hop: _Hop) -> list[paramiko.PKey]:
+    """Keys that known_hosts holds for this name."""
+    return [key for marker, names, key in _known_lines(hop) if not marker and _matches(hop.known_as, names)]
+
+
+def _known_lines(hop: _Hop) -> Iterator[tuple[str, list[str], paramiko.PKey]]:
+    """(marker, names, key) of each line of known_hosts that holds a key; paramiko's reader dies of markers."""
     for file in hop.known_hosts:
         if not file.is_file():
             continue
         try:
-            keys.load(str(file))
-        except (OSError, ValueError, paramiko.SSHException) as e:
+            lines = file.read_text(errors="replace").splitlines()
+        except OSError as e:
             raise InvalidInput(f"{file}: cannot be read as known_hosts: {e}") from e
-    found = keys.lookup(hop.known_as)
-    return {kind: found[kind] for kind in found} if found else {}
+        for line in lines:
+            words = line.split()
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) >= 3 and not words[0].startswith("#"):
+                with contextlib.suppress(paramiko.SSHException, ValueError, InvalidHostKey):
+                    entry = paramiko.hostkeys.HostKeyEntry.from_line(" ".join(words[:3]))
+                    if entry is not None and entry.key is not None:
+                        yield marker, words[0].split(","), entry.key
 
 
-def _revoked(hop: _Hop) -> Iterator[str]:
-    """Keys (base64) marked @revoked, which paramiko passes over."""
-    for file in hop.known_hosts:
-        with contextlib.suppress(OSError):
-            for line in file.read_text(errors="replace").splitlines():
-                words = line.split()
-                if len(words) >= 4 and words[0] == "@revoked":
-                    yield words[3]
+def _matches(name: str, patterns: list[str]) -> bool:
+    """Is `name` meant by a line's names: plain, hashed, with wildcards, or shut out by a leading '!'?"""
+    hit = False
+    for pattern in patterns:
+        wanted = pattern.removeprefix("!")
+        if wanted.startswith("|1|"):
+            same = paramiko.HostKeys.hash_host(name, wanted) == wanted
+        else:
+            # Brackets part a name from its port here; they are no wildcard.
+            same = fnmatch.fnmatchcase(name.lower(), wanted.lower().replace("[", "[[]"))
+        if same and pattern.startswith("!"):
+            return False
+        hit = hit or same
+    return hit
 
 
 def _verify(transport: paramiko.Transport, hop: _Hop) -> None:
     key = transport.get_remote_server_key()
     offered = f"{key.get_name()} {fingerprint(key)}"
     known = _known(hop)
-    if key.get_base64() in _revoked(hop):
+    if any(marker == "@revoked" and bad == key for marker, _, bad in _known_lines(hop)):
         raise HostKeyRefused(f"{hop.known_as} offers a key that known_hosts marks as revoked: {offered}")
     if not known:
         name = hop.host if hop.port == 22 else f"{hop.host}:{hop.port}"
@@ -251,8 +271,8 @@ def _verify(transport: paramiko.Transport, hop: _Hop) -> None:
             f"the host key of {hop.known_as} is unknown: {offered}. Compare the fingerprint with the host's own"
             f" (ssh-keygen -lf /etc/ssh/ssh_host_*_key.pub there), then accept it with: farm trust {name}"
         )
-    if known.get(key.get_name()) != key:
-        before = ", ".join(f"{kind} {fingerprint(k)}" for kind, k in known.items())
+    if key not in known:
+        before = ", ".join(f"{k.get_name()} {fingerprint(k)}" for k in known)
         raise HostKeyRefused(
             f"the host key of {hop.known_as} has CHANGED: known is {before}, offered is {offered}. Somebody may be"
             " in between; if the host was reinstalled, remove the old key with:"

@@ -99,7 +99,8 @@ class Bench:
         ref_runs, tgt_runs = _runs(ref), _runs(tgt)
         shown = ref_runs or tgt_runs or [{"y": np.zeros(1, np.float32)}]
         outputs = tuple(
-            _facts(i, name, array, dtypes, (facts or {}).get(name, {})) for i, (name, array) in enumerate(shown[0].items())
+            _facts(i, name, array, dtypes, (facts or {}).get(name, {}))
+            for i, (name, array) in enumerate(shown[0].items())
         )
         count = len(shown) // steps if steps else len(shown)
         case = Case(

@@ -144,7 +144,10 @@ def test_shared_mask_infinities_up_to_one_percent_are_ignored():
 
 
 def test_mask_infinities_do_not_excuse_a_wrong_finite_part():
-    assert judged(_masked(), _masked() * np.float32(-1) * np.float32(-0.2), graph={"inf_constants": True}).verdict == "fail"
+    assert (
+        judged(_masked(), _masked() * np.float32(-1) * np.float32(-0.2), graph={"inf_constants": True}).verdict
+        == "fail"
+    )
 
 
 def test_infinities_without_a_mask_constant_or_elsewhere_or_of_other_sign_are_invalid():
@@ -176,6 +179,19 @@ def test_a_missing_second_cpu_run_is_unstable():
 
 def test_an_unstable_reference_comes_before_nan_in_the_target():
     assert said(RAMP, RAMP * np.nan, second=RAMP * 2) == ("inconclusive", ("REFERENCE_UNSTABLE",))
+
+
+def test_an_output_or_input_set_the_reference_lacks_is_not_passed_over():
+    bench = Bench()
+    evidence = bench.evidence({"a": RAMP, "b": RAMP}, {"a": RAMP, "b": RAMP})
+    alone = bench.result([{"a": RAMP}])
+    short = replace(evidence.reference, first=alone, second=alone)
+    assert judge_cell(replace(evidence, reference=short)).reasons == ("REFERENCE_MISSING",)
+    both = [{"y": RAMP}, {"y": RAMP * 2}]
+    evidence = bench.evidence(both, both)
+    one = bench.result(both[:1])
+    short = replace(evidence.reference, first=one, second=one)
+    assert judge_cell(replace(evidence, reference=short)).reasons == ("REFERENCE_MISSING",)
 
 
 # 3. Target non-finite
@@ -256,6 +272,12 @@ def test_a_norm_below_min_norm_is_a_silent_zero_vector_unless_the_reference_is_a
     assert said(RAMP, np.full_like(RAMP, 1e-5)) == ("fail", ("SILENT_ZERO_VECTOR",))
     small = np.full(16, 1e-5, np.float32)
     assert judged(small, small, precision="fp32").verdict == "pass"
+
+
+def test_an_all_zero_target_is_found_below_min_norm_too():
+    # The reference's own norm, 4e-5, is below min_norm.
+    small = np.full(16, 1e-5, np.float32)
+    assert said(small, np.zeros_like(small), precision="fp32") == ("fail", ("SILENT_ZERO_VECTOR",))
 
 
 def test_min_norm_is_a_limit_of_the_run():
@@ -460,9 +482,9 @@ def test_bands_can_be_overridden_by_kind_and_by_output_and_the_limit_is_stored()
     assert by_kind.verdict == "pass"
     assert by_kind.outputs[0].limits["pass_snr_db"] == 29
     assert judged(y, target, spec=Spec(bands={"y": {"fail_snr_db": 31}})).verdict == "fail"
-    assert judged(y, target, bands={"values": {"pass_snr_db": 29}}, spec=Spec(bands={"y": {"pass_snr_db": 40}})).verdict == (
-        "warn"
-    )
+    assert judged(
+        y, target, bands={"values": {"pass_snr_db": 29}}, spec=Spec(bands={"y": {"pass_snr_db": 40}})
+    ).verdict == ("warn")
 
 
 def test_the_message_names_the_limit_that_would_pass():
@@ -618,7 +640,9 @@ def test_classification_keeps_the_best_class():
 
 def test_a_flip_is_a_near_tie_only_when_margin_and_error_are_small():
     # margin 0.002 below the error 0.02
-    assert judged(np.float32([[0.401, 0.399, 0.2]]), np.float32([[0.39, 0.419, 0.191]]), facts=SOFTMAX).verdict == "warn"
+    assert (
+        judged(np.float32([[0.401, 0.399, 0.2]]), np.float32([[0.39, 0.419, 0.191]]), facts=SOFTMAX).verdict == "warn"
+    )
     # margin 0.1 above the error 0.06
     assert judged(np.float32([[0.45, 0.35, 0.2]]), np.float32([[0.39, 0.41, 0.2]]), facts=SOFTMAX).verdict == "fail"
     # margin 0.2 below the error 0.5: a large error does not excuse itself
@@ -627,6 +651,12 @@ def test_a_flip_is_a_near_tie_only_when_margin_and_error_are_small():
 
 def test_a_uniform_answer_is_no_agreement():
     assert judged(np.float32([[0.9, 0.1]]), np.float32([[0.5, 0.5]]), facts=SOFTMAX).verdict == "fail"
+
+
+def test_a_quantised_tie_with_the_best_class_is_a_near_tie():
+    # Seen on an int8 image classifier: 46 and 39 of 256 became 41 and 41; the best class shares the first place.
+    facts = {"y": {**SOFTMAX["y"], "quantization": BYTES}}
+    assert judged(np.uint8([[46, 39, 20]]), np.uint8([[41, 41, 20]]), facts=facts).verdict == "warn"
 
 
 def test_quantised_classification_is_dequantised_first():

@@ -382,6 +382,8 @@ class Connection:
                     process.send_signal(signal.SIGHUP)
 
         stream.on_close.append(hang_up)
+        if stream.closed:
+            hang_up()
         lock = asyncio.Lock()
 
         async def pump(number: int, reader: asyncio.StreamReader) -> None:

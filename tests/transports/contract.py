@@ -64,15 +64,13 @@ class Link:
         return sorted(self.sh('cd "$1" && ls -A', self.folder).stdout.decode().split())
 
 
-def alive(transport: Transport, mark: str) -> bool:
-    """Does any process over there carry `mark` in its command line?"""
+def alive(transport: Transport, mark: str) -> str:
+    """Command lines over there that carry `mark`; empty if none does."""
     # The search must not find itself: the mark is put together there, after the list of processes was made.
-    script = (
-        'for p in /proc/[0-9]*; do tr "\\0" " " <"$p/cmdline" 2>/dev/null | grep -q "$1$2" && echo "$p"; done; true'
-    )
+    script = 'for p in /proc/[0-9]*; do tr "\\0" " " <"$p/cmdline" | grep "$1$2"; done 2>/dev/null; true'
     done = transport.run(["sh", "-c", script, "sh", mark[:4], mark[4:]], LIMIT_S)
     assert done.exit_status == 0
-    return bool(done.stdout.strip())
+    return done.stdout.decode()
 
 
 class TransportContract:
@@ -135,10 +133,28 @@ class TransportContract:
 
     def test_deadline_kills_children_and_grandchildren(self, link: Link) -> None:
         mark = f"farm{os.urandom(6).hex()}"
-        nested = f"sh -c 'trap \"\" HUP TERM; while :; do sleep 1; done # {mark}'"
-        script = f'trap \'\' HUP; sh -c "$1" {mark} & sh -c "$1" {mark}; wait'
+        # The mark is put together over there: only the processes themselves carry it, not what starts them.
+        script = (
+            "trap '' HUP TERM; m=$1$2; loop=\"trap '' HUP TERM; while :; do sleep 1; done; : $m\"\n"
+            'sh -c "sh -c \\"\\$0\\" & sh -c \\"\\$0\\"" "$loop" & wait'
+        )
         with pytest.raises(DeadlineExceeded):
-            link.transport.run(["sh", "-c", script, "sh", f"{nested} & wait"], 0.8)
+            link.transport.run(["sh", "-c", f"{script}", "sh", mark[:4], mark[4:]], 0.8)
+        assert not alive(link.transport, mark)
+
+    def test_the_processes_of_that_test_are_really_found(self, link: Link) -> None:
+        mark = f"farm{os.urandom(6).hex()}"
+        # Else the search above could not fail.
+        look = (
+            'for p in /proc/[0-9]*; do tr "\\0" " " <"$p/cmdline" | grep -q "$m" && echo found; done 2>/dev/null; true'
+        )
+        assert b"found" in link.sh(f'm=$1$2; sh -c "sleep 5; : $m" & {look}', mark[:4], mark[4:]).stdout
+
+    @pytest.mark.parametrize("limit_s", [0.02, 0.12])
+    def test_a_program_that_was_just_starting_at_the_deadline_never_starts(self, link: Link, limit_s: float) -> None:
+        mark = f"farm{os.urandom(6).hex()}"
+        with pytest.raises(DeadlineExceeded):
+            link.transport.run(["sh", "-c", 'sh -c "sleep 60; : $1$2"', "sh", mark[:4], mark[4:]], limit_s)
         assert not alive(link.transport, mark)
 
     def test_the_link_works_after_a_deadline(self, link: Link) -> None:
@@ -149,7 +165,8 @@ class TransportContract:
     def test_what_a_program_leaves_behind_is_killed_and_not_waited_for(self, link: Link) -> None:
         mark = f"farm{os.urandom(6).hex()}"
         start = time.monotonic()
-        done = link.transport.run(["sh", "-c", f"sh -c 'sleep 30; : {mark}' & echo started"], LIMIT_S)
+        script = 'sh -c "sleep 30; : $1$2" & echo started'
+        done = link.transport.run(["sh", "-c", script, "sh", mark[:4], mark[4:]], LIMIT_S)
         assert (done.exit_status, done.stdout) == (0, b"started\n")
         assert time.monotonic() - start < 10
         assert not alive(link.transport, mark)

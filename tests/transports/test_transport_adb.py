@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,10 +97,29 @@ def test_what_a_lost_link_left_running_is_dead_after_reconnecting(link: AdbTrans
     mark = f"farm{os.urandom(6).hex()}"
     bad_phones.tell(faults={"cut_shell": True})
     with pytest.raises(DeviceLost):
-        link.run(["sh", "-c", f"trap '' HUP; echo FIRST; sleep 60; : {mark}"], 10)
+        link.run(["sh", "-c", "trap '' HUP; echo FIRST; sh -c \"sleep 60; : $1$2\"", "sh", mark[:4], mark[4:]], 10)
     bad_phones.tell(faults={})
     link.connect(20)
     assert not alive(link, mark)
+
+
+def test_what_ran_is_dead_after_the_host_went_away_for_good(
+    link: AdbTransport, adb_server: AdbServer, phone: LabPhone
+) -> None:
+    mark = f"farm{os.urandom(6).hex()}"
+    going = AdbTransport(phone.serial, adb_server=adb_server.address)
+    going.connect(20)
+
+    def work() -> None:
+        with pytest.raises(DeviceLost):
+            going.run(["sh", "-c", f"trap '' HUP; sleep 60; : {mark}"], 60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: alive(link, mark))
+    going.close()
+    thread.join(10)
+    until(lambda: not alive(link, mark))
 
 
 def test_a_phone_that_was_cut_off_connects_again(link: AdbTransport, bad_phones: Phones) -> None:
@@ -205,6 +225,17 @@ def test_a_push_that_is_cut_leaves_nothing_under_the_name(
     link.connect(20)
     link.push(big, "/data/local/tmp/t/model", 20)
     assert (phone.root / "data/local/tmp/t/model").read_bytes() == big.read_bytes()
+
+
+def test_a_push_that_is_too_slow_leaves_nothing(
+    link: AdbTransport, bad_phones: Phones, phone: LabPhone, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(20_000_000))
+    bad_phones.tell(faults={"delay_ms": 50})
+    with pytest.raises(DeadlineExceeded, match="longer than"):
+        link.push(source, "/data/local/tmp/t/model", 0.6)
+    assert names(phone) == []
 
 
 def test_a_full_phone_is_no_space_and_not_a_broken_link(

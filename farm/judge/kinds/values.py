@@ -30,7 +30,7 @@ class ValuesKind:
         if snr is None:
             return Decision(band="fail", reason="PRECISION_DEGRADATION", message="no SNR can be computed")
         band: Band = "pass" if snr >= limits["pass_snr_db"] else "warn" if snr >= limits["fail_snr_db"] else "fail"
-        message = f"SNR {number(snr)} dB"
+        message = f"SNR {number(snr)} dB" if snr < EXACT_SNR_DB else "no difference"
         if band != "pass":
             limit = limits["pass_snr_db" if band == "warn" else "fail_snr_db"]
             message += f" is below {number(limit)} dB; pass_snr_db: {math.floor(snr)} would pass"
