@@ -18,8 +18,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
+from farm.caches import cache_root
 from farm.errors import BuildError
 from farm.resources import resource_path
 from farm.runtimes import host_platform
@@ -95,8 +94,7 @@ def agent_binary(platform: str) -> Path:
 
 def cache_folder() -> Path:
     """Return where built agents are kept; FARM_CACHE_DIR overrides the user's cache folder."""
-    given = os.environ.get("FARM_CACHE_DIR")
-    return (Path(given) if given else platformdirs.user_cache_path("litert-farm")) / "agents"
+    return cache_root() / "agents"
 
 
 def find_compiler(platform: str) -> Compiler:

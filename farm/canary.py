@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from farm.caches import cache_root, used
 from farm.codec import from_json, to_json, write_whole
 from farm.configs import Config
 from farm.errors import FarmError
@@ -95,6 +96,7 @@ class Canaries:
         if entry is not None:
             kept = _read(entry)
             if kept is not None:
+                used(entry)
                 return PrecisionClass(
                     device=self.session.device.id,
                     runtime=runtime.name,
@@ -113,7 +115,7 @@ class Canaries:
         )
         if entry is not None and not why:
             try:
-                write_whole(entry, to_json(measured))
+                write_whole(entry, to_json(measured), durable=False)
             except OSError:
                 # A cache that cannot be written costs time, not truth.
                 return measured
@@ -171,7 +173,6 @@ def measure_device(
 ) -> list[PrecisionClass]:
     """Measure every (config, runtime) of an open session; stops between two when `stopped` says so."""
     from farm.agents import agent_digest
-    from farm.reference import cache_root
 
     local = session.transport.shares_filesystem
     canaries = Canaries(

@@ -26,15 +26,19 @@ def from_json(data: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(data, type=kind)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: temporary name in the same folder, fsync, rename."""
+def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file whole or not at all: temporary name in the same folder, fsync, rename.
+
+    durable: False leaves out the fsync, for what can be made again: a power cut may then leave it empty.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
     try:
         with os.fdopen(fd, "wb") as f:
             f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
+            if durable:
+                f.flush()
+                os.fsync(f.fileno())
         os.chmod(tmp, 0o644)
         os.replace(tmp, path)
     except BaseException:

@@ -143,10 +143,10 @@ def check_adb() -> Check:
 
 def check_folders() -> Check:
     """Cache and working folder: writable, with room."""
-    import platformdirs
+    from farm.caches import cache_root
 
-    cache = Path(platformdirs.user_cache_dir("litert-farm"))
-    cures = {cache: "mend its owner, or set XDG_CACHE_HOME", Path.cwd(): "run from another folder, or give --out"}
+    cache = cache_root()
+    cures = {cache: "mend its owner, or set FARM_CACHE_DIR", Path.cwd(): "run from another folder, or give --out"}
     for folder, cure in cures.items():
         standing = next(p for p in (folder, *folder.parents) if p.exists())
         if not os.access(standing, os.W_OK):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from farm.session import Observation, Task
 from farm.store import Objects
 from farm.tflite import Model, read_model
 
+MAX_SPLITS = 16
+"""Further runs when a group of tensors cannot be shown: enough to find one bad tensor among thousands."""
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 
 
@@ -192,7 +195,8 @@ def same_outputs(first: AgentResult, shown: AgentResult) -> bool:
 def activations(case: Case, task: Task, lab: Lab) -> dict[int, Stats]:
     """Figures of every float tensor that an op of the signature's own subgraph writes, over all input sets.
 
-    Tensors are shown in groups that fit into 1 GiB; what cannot be shown is left out.
+    Tensors are shown in groups that fit into 1 GiB; what cannot be shown, or not before the task's deadline (one for
+    all groups, beside each run's own), is left out.
     """
     model = read_model(task.model)
     graph = model.subgraphs[model.signatures[case.signature].subgraph]
@@ -210,7 +214,10 @@ def activations(case: Case, task: Task, lab: Lab) -> dict[int, Stats]:
             held = 0
         waiting[-1].append(t)
         held += size
-    while waiting:
+    tries = len(waiting) + MAX_SPLITS
+    end = time.monotonic() + task.deadline_s
+    while waiting and tries and time.monotonic() < end:
+        tries -= 1
         group = waiting.pop()
         shown = run_exposed(case, task, model, group, lab) if group else "nothing to show"
         if isinstance(shown, str):

@@ -39,6 +39,8 @@ _AMPLIFIERS = frozenset(
      "L2_NORMALIZATION", "SUM")
 )  # fmt: skip
 """Ops behind which a value that was flushed to zero is missed."""
+_GUARDS = frozenset(("ADD", "SUB", "MAXIMUM", "MINIMUM"))
+"""Ops whose tiny constant (an epsilon) matters only where the other operand is tiny too."""
 _ROOTS = frozenset(("RSQRT", "LOG", "DIV"))
 """Ops that turn a flushed zero into infinity."""
 
@@ -140,7 +142,7 @@ def hazards(model: Model, activations: Mapping[int, Stats], *, signature: int = 
     """
     graph = model.subgraphs[model.signatures[signature].subgraph]
     walk = Walk(graph)
-    found = [*_constants(model, walk)]
+    found = [*_constants(model, walk, activations)]
     for op in graph.ops:
         for t in op.outputs:
             tensor, seen = graph.tensors[t], activations.get(t)
@@ -192,7 +194,7 @@ def _overflow(walk: Walk, op: Op, tensor: Tensor, seen: Stats) -> Hazard:
     )  # fmt: skip
 
 
-def _constants(model: Model, walk: Walk) -> Iterator[Hazard]:
+def _constants(model: Model, walk: Walk, activations: Mapping[int, Stats]) -> Iterator[Hazard]:
     for tensor in walk.graph.tensors:
         if tensor.dtype != "float32" or not walk.is_constant(tensor.index) or not walk.consumers.get(tensor.index):
             continue
@@ -202,16 +204,20 @@ def _constants(model: Model, walk: Walk) -> Iterator[Hazard]:
         seen, op = stats_of(values), walk.consumers[tensor.index][0]
         if seen.beyond or seen.nonfinite:
             mask = (seen.high <= FP16_MAX and seen.low < -FP16_MAX) or (seen.nonfinite and not seen.beyond)
+            worst, count = (seen.low if mask else seen.max_abs), seen.beyond + seen.nonfinite
+            zeros = max((s.zeros for t in op.inputs if (s := activations.get(t))), default=0)
+            spoils = op.name == "MUL" and zeros > 0
+            after = f", and {zeros} zeros times Inf are NaN" if spoils else ""
             yield _hazard(
-                "mask" if mask else "constant_overflow", op, tensor, seen.low if mask else seen.max_abs,
-                seen.beyond + seen.nonfinite, certain=not mask,
-                says=f"its constant {tensor.name!r} holds {seen.beyond + seen.nonfinite} values beyond ±65504 "
-                f"({seen.low if mask else seen.max_abs:.6g}): infinite in FP16, and 0 · Inf is NaN",
+                "mask" if mask else "constant_overflow", op, tensor, worst, count, certain=not mask or spoils,
+                says=f"its constant {tensor.name!r} holds {count} values beyond ±65504 ({worst:.6g}), infinite in FP16{after}",
             )  # fmt: skip
-        if seen.lost and seen.lost + seen.zeros == seen.n:
+        if _vanishes(seen):
+            guard = op.name in _GUARDS
+            after = ": it no longer guards against zero" if guard else ""
             yield _hazard(
-                "constant_underflow", op, tensor, seen.max_abs, seen.lost, certain=True,
-                says=f"its constant {tensor.name!r} ({seen.max_abs:.3g} at most) is zero in FP16",
+                "constant_underflow", op, tensor, seen.max_abs, seen.lost, certain=not guard,
+                says=f"its constant {tensor.name!r} ({seen.max_abs:.3g} at most) is zero in FP16{after}",
             )  # fmt: skip
 
 

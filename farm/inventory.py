@@ -19,10 +19,10 @@ from farm.configs import CONFIGS, Config
 from farm.defaults import Limits
 from farm.errors import InvalidInput, Problem
 from farm.plan import Known, PlannedDevice
-from farm.yaml_lines import YamlFile, read_yaml
 
 if TYPE_CHECKING:
     from farm.doors.inventory import DeviceDoor, InventoryDoor
+    from farm.yaml_lines import YamlFile
 
 _GLOB = frozenset("*?[")
 
@@ -122,6 +122,7 @@ def load_inventory(path: Path) -> Inventory:
 
     from farm.doors.base import problems as sentences
     from farm.doors.inventory import InventoryDoor
+    from farm.yaml_lines import read_yaml
 
     file = read_yaml(path, "inventory")
     own = file.data.get("configs")

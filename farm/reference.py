@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from farm.agent_protocol import AgentResult
+from farm.caches import cache_root, used
 from farm.cases import Case
 from farm.codec import from_json, to_json, write_whole
 from farm.configs import CONFIGS, KernelMode
@@ -52,14 +53,6 @@ SECOND_FILL = 0xA5
 """Output buffers of the second run start full of this byte: an output nobody writes then differs from the first."""
 REDUCED_PRECISION = b"reduced_precision_support"
 """Metadata key by which a model lets XNNPACK compute in FP16 (tflite/tools/optimize/reduced_precision_metadata.h)."""
-
-
-def cache_root() -> Path:
-    """Where farm keeps what it can make again; FARM_CACHE_DIR overrides the user's cache folder."""
-    import platformdirs
-
-    given = os.environ.get("FARM_CACHE_DIR")
-    return Path(given) if given else platformdirs.user_cache_path("litert-farm")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +111,7 @@ class References:
                 _share(store, self.objects, sha256)
         except (OSError, ValueError, msgspec.DecodeError):
             return None
+        used(entry)
         return dataclasses.replace(kept, case=case.id)
 
     def _made(self, entry: Path, case: Case) -> Reference:
@@ -132,7 +126,7 @@ class References:
                 store = Objects(self.cache / "objects")
                 for sha256 in _hashes(reference):
                     _share(self.objects, store, sha256)
-                write_whole(entry, to_json(reference, indent=2))
+                write_whole(entry, to_json(reference, indent=2), durable=False)
             except OSError:
                 # A cache that cannot be written costs time, not truth.
                 return reference

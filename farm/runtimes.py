@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import platform as _platform
@@ -20,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
+from farm.caches import cache_root
 from farm.codec import from_json, to_json, write_whole
 from farm.errors import BuildError, InvalidInput, Problem
 from farm.native_library import NotALibrary, has_symbol, inspect_library
@@ -85,7 +84,11 @@ def host_platform() -> str:
 def runtime_store() -> Path:
     """Return where added runtimes are kept; FARM_DATA_DIR overrides the user's data folder."""
     given = os.environ.get("FARM_DATA_DIR")
-    return (Path(given) if given else platformdirs.user_data_path("litert-farm")) / "runtimes"
+    if given:
+        return Path(given) / "runtimes"
+    import platformdirs
+
+    return platformdirs.user_data_path("litert-farm") / "runtimes"
 
 
 def installed_runtime() -> Runtime | None:
@@ -93,15 +96,11 @@ def installed_runtime() -> Runtime | None:
     spec = importlib.util.find_spec("ai_edge_litert")
     if spec is None or not spec.submodule_search_locations:
         return None
-    for wheel in _WHEELS:
-        try:
-            version = importlib.metadata.version(wheel)
-            break
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    else:
-        return None
     folder = Path(next(iter(spec.submodule_search_locations)))
+    named = _wheel_of(folder)
+    if named is None:
+        return None
+    wheel, version = named
     names = sorted(p.name for p in folder.iterdir() if _LIBRARY.fullmatch(p.name))
     library = next((n for n in names if n.startswith("libLiteRt.")), None)
     if library is None:
@@ -116,6 +115,23 @@ def installed_runtime() -> Runtime | None:
         files=_hashes(folder, names),
         origin=f"wheel {wheel} {version}",
     )
+
+
+def _wheel_of(folder: Path) -> tuple[str, str] | None:
+    """Name and version of the wheel that put the package at `folder`."""
+    for wheel in _WHEELS:
+        # pip keeps them in this folder's name; reading the METADATA in it would load the standard library's e-mail
+        # parser, which every sweep would pay for.
+        stem = wheel.replace("-", "_")
+        found = [p.name for p in folder.parent.glob(f"{stem}-*.dist-info")]
+        if len(found) == 1:
+            return wheel, found[0].removeprefix(f"{stem}-").removesuffix(".dist-info")
+    import importlib.metadata
+
+    for wheel in _WHEELS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return wheel, importlib.metadata.version(wheel)
+    return None
 
 
 def list_runtimes(store: Path | None = None) -> list[Runtime]:
@@ -316,8 +332,7 @@ def _read_manifest(path: Path) -> _Manifest | None:
 
 def _hashes(folder: Path, names: list[str]) -> dict[str, tuple[str, int]]:
     """sha256 and size of files, remembered by path, size and time: a sweep must not hash 30 MB each time."""
-    given = os.environ.get("FARM_CACHE_DIR")
-    cache = (Path(given) if given else platformdirs.user_cache_path("litert-farm")) / "runtime_hashes.json"
+    cache = cache_root() / "runtime_hashes.json"
     try:
         known = from_json(cache.read_bytes(), dict[str, tuple[int, int, str]])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -337,7 +352,7 @@ def _hashes(folder: Path, names: list[str]) -> dict[str, tuple[str, int]]:
     if fresh:
         # A read-only cache only costs time.
         with contextlib.suppress(OSError):
-            write_whole(cache, to_json(known))
+            write_whole(cache, to_json(known), durable=False)
     return facts
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from farm.cases import ModelRequest, Spec
 from farm.configs import CONFIGS
 from farm.errors import InvalidInput, Problem
-from farm.yaml_lines import YamlFile, read_yaml
 
 if TYPE_CHECKING:
     from farm.doors.spec import SpecDoor
+    from farm.yaml_lines import YamlFile
 
 SUFFIX = ".farm.yaml"
 T = TypeVar("T")
@@ -113,6 +113,7 @@ def load_spec(path: Path, *, configs: Iterable[str] = CONFIGS) -> tuple[SpecDoor
 
     from farm.doors.base import problems
     from farm.doors.spec import SpecDoor
+    from farm.yaml_lines import read_yaml
 
     file = read_yaml(path, "model spec")
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import secrets
 import signal
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm import __version__
+from farm.caches import prune_daily
 from farm.cases import ModelRequest
 from farm.configs import CONFIGS, select_configs
 from farm.defaults import Limits
@@ -98,7 +100,7 @@ def sweep(
         with RunStore.open(Path(resume)) as store:
             _claim(store)
             _check_resumable(store)
-            return _run(store, progress, stop)
+            return _run(store, _Host.find, progress, stop)
     plan = prepare(
         models,
         inventory=inventory,
@@ -116,8 +118,9 @@ def sweep(
         limits=limits,
         out=out,
     )
+    host = _Host.find()  # an agent that cannot be built, or no runtime, must leave no run folder
     with RunStore.create(Path(out), plan) as store:
-        return _run(store, progress, stop)
+        return _run(store, lambda: host, progress, stop)
 
 
 def prepare(
@@ -200,6 +203,23 @@ def judge_run(run: RunStore | str | Path, *, today: date | None = None) -> Matri
             Problem(message=f"the reports cannot be written: {e.strerror or e}", file=str(store.folder))
         ) from e
     return matrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Host:
+    """What references need of this machine."""
+
+    runtime: Runtime
+    agent_digest: str
+
+    @classmethod
+    def find(cls) -> _Host:
+        """Find the runtime and find or build the agent. Raises BuildError, or InvalidInput if there is no runtime."""
+        from farm.agents import agent_binary, agent_digest
+        from farm.runtimes import find_runtime, host_platform
+
+        runtime = find_runtime(None, host_platform())
+        return cls(runtime=runtime, agent_digest=agent_digest(agent_binary(host_platform())))
 
 
 class _Problems:
@@ -300,29 +320,30 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _run(store: RunStore, progress: Progress | None, stop: Stop) -> SweepResult:
+def _run(store: RunStore, host: Callable[[], _Host], progress: Progress | None, stop: Stop) -> SweepResult:
     """References, then every unfinished cell, then the verdicts."""
     with _signals(stop):
         done = len(store.outcomes())
         if progress is not None:
             progress.planned(len(store.plan.cells), done)
         if done < len(store.plan.cells):
-            _observe(store, progress, stop)
+            _observe(store, host(), progress, stop)
         if progress is not None:
             progress.stage("judging")
         matrix = judge_run(store)
+    prune_daily()
     finished = store.outcomes()
     interrupted = any(c.id not in finished for c in store.plan.cells)
     return SweepResult(run_folder=store.folder, matrix=matrix, interrupted=interrupted)
 
 
-def _observe(store: RunStore, progress: Progress | None, stop: Stop) -> None:
-    from farm.agents import agent_binary, agent_digest
+def _observe(store: RunStore, host: _Host, progress: Progress | None, stop: Stop) -> None:
     from farm.canary import measure_device
-    from farm.runtimes import find_runtime, host_platform
 
-    agent = agent_binary(host_platform())
-    _make_references(store, find_runtime(None, host_platform()), agent_digest(agent), progress, stop)
+    # Python idles while agents run, so what the verdicts need is imported meanwhile. The first agents are those of the
+    # references, whose latency nobody asks for.
+    threading.Thread(target=importlib.import_module, args=("farm.judging",), name="imports", daemon=True).start()
+    _make_references(store, host, progress, stop)
 
     def prepare_device(session: Session, runtimes: Callable[[str], Runtime]) -> None:
         mine = [c for c in store.plan.cells if c.device == session.device.id]
@@ -334,7 +355,7 @@ def _observe(store: RunStore, progress: Progress | None, stop: Stop) -> None:
     Runner(store=store, stop=stop, progress=progress, prepare=prepare_device).run()
 
 
-def _make_references(store: RunStore, runtime: Runtime, digest: str, progress: Progress | None, stop: Stop) -> None:
+def _make_references(store: RunStore, host: _Host, progress: Progress | None, stop: Stop) -> None:
     """Every reference that is not in the run folder yet; nothing else runs meanwhile, so they may use two processes."""
     from farm.plan import PlannedDevice
     from farm.reference import References
@@ -345,8 +366,8 @@ def _make_references(store: RunStore, runtime: Runtime, digest: str, progress: P
     maker = References(
         objects=store.objects,
         limits=store.plan.limits,
-        runtime=runtime,
-        agent_digest=digest,
+        runtime=host.runtime,
+        agent_digest=host.agent_digest,
         connect=lambda: open_transport(here),
         stop=stop,
     )

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "farm"
 # A room is a module or package directly under farm/. It imports rooms of layers above its own in this list (the
 # foundation comes first), or its own files. Imports under TYPE_CHECKING are for the type checker and do not count.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("agent_protocol", "codec", "defaults", "errors", "flatbuffer", "native_library", "probe_parsers"),
+    ("agent_protocol", "caches", "codec", "defaults", "errors", "flatbuffer", "native_library", "probe_parsers"),
     ("arrays", "delegation", "resources", "tflite_schema"),
     ("configs", "metrics", "tflite_checks", "yaml_lines"),
     ("doors", "runtimes", "tflite"),

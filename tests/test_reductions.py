@@ -166,8 +166,8 @@ def test_beyond_2_to_the_24_elements_and_1_gib_nothing_is_tried(tmp_path: Path) 
 
 # --- the reference of a model with one --------------------------------------------------------------------------------
 
-WRONG_ON_CPU = (1, 200_000, 3)
-"""XNNPACK sums along this axis one by one in float32; of values near 1000 it gets the sixth digit wrong, or worse."""
+WRONG_ON_CPU = (1, 1_000_000, 3)
+"""XNNPACK sums along this axis one by one in float32: values near 1000 were seen to come out 0.9 % off."""
 
 
 def near_1000(shape: tuple[int, ...]) -> np.ndarray:
@@ -178,18 +178,19 @@ def test_a_wrong_cpu_sum_is_measured_and_the_right_one_kept(tmp_path: Path) -> N
     objects = Objects(tmp_path / "objects")
     x = near_1000(WRONG_ON_CPU)
     references = maker(tmp_path, objects)
-    got = references.get(case_of(model_of(tmp_path, reduction("MEAN", WRONG_ON_CPU, (1,))), objects, (x,), (2 * x,)))
+    model = model_of(tmp_path, reduction("MEAN", WRONG_ON_CPU, (1,)))
+    got = references.get(case_of(model, objects, (x,), (2 * x,)))
     (entry,) = got.recomputed
-    assert (entry.op, entry.elements, entry.outputs, entry.last) == ("MEAN", 200_000, (0,), (0,))
+    assert (entry.op, entry.elements, entry.outputs, entry.last) == ("MEAN", 1_000_000, (0,), (0,))
     assert entry.snr_db is not None
-    assert entry.snr_db < 70
+    assert entry.snr_db < 50
     for run, given in zip(entry.exact, (x, 2 * x), strict=True):
         kept = objects.load(run.outputs[0].sha256, "float32", (1, 3))
         assert np.allclose(kept, given.astype(np.float64).mean(axis=1), rtol=1e-7)
     assert not list(objects.root.glob(".exposed-*"))
     references.close()
     fresh = Objects(tmp_path / "other")
-    again = maker(tmp_path, fresh).get(case_of(model_of(tmp_path, reduction("MEAN", WRONG_ON_CPU, (1,))), fresh, (x,), (2 * x,)))  # fmt: skip
+    again = maker(tmp_path, fresh).get(case_of(model, fresh, (x,), (2 * x,)))
     assert again == got
     assert fresh.has(entry.exact[1].outputs[0].sha256)
 
@@ -210,12 +211,12 @@ def test_a_right_cpu_sum_beside_a_wrong_floor_is_told_apart(tmp_path: Path) -> N
 def test_what_is_not_tried_says_why(tmp_path: Path) -> None:
     objects = Objects(tmp_path / "objects")
     g = graphs.Graph()
-    x = g.input("x", (1, 1))
-    wide = g.op("BROADCAST_TO", [x, g.ints("to", 1, (1 << 24) + 8)], [g.tensor("w", (1, (1 << 24) + 8))])
-    y = g.op("SUM", [wide, g.ints("axes", 1)], [g.tensor("y", (1,))], keepDims=False)
-    got = maker(tmp_path, objects).get(
-        case_of(model_of(tmp_path, g.finish([y])), objects, (np.ones((1, 1), np.float32),))
-    )
+    n = 1 << 12
+    x, z = g.input("x", (n, 1)), g.input("z", (1, n + 1))
+    wide = g.op("ADD", [x, z], [g.tensor("w", (n, n + 1))])
+    y = g.op("SUM", [wide, g.ints("axes", 0, 1)], [g.tensor("y", (1,))], keepDims=False)
+    fed = np.ones((n, 1), np.float32), np.ones((1, n + 1), np.float32)
+    got = maker(tmp_path, objects).get(case_of(model_of(tmp_path, g.finish([y])), objects, fed))
     (entry,) = got.recomputed
     assert entry.snr_db is None
     assert "more than 2^24" in entry.note
@@ -338,7 +339,7 @@ def test_large_reductions_on_two_gpus(tmp_path: Path, monkeypatch: pytest.Monkey
     seen = {(c.model, c.device, c.config): (c.verdict, *c.reasons) for c in result}
     invalid = ("inconclusive", "REFERENCE_INVALID")
     for device in found:
-        assert {c: seen["right", device, c] for c in ("cpu", "gpu", "gpu-fp32")} == dict.fromkeys(("cpu", "gpu", "gpu-fp32"), ("pass",))  # fmt: skip
+        assert {seen["right", device, config] for config in ("cpu", "gpu", "gpu-fp32")} == {("pass",)}
         assert seen["wrong", device, "cpu"] == invalid
         assert seen["wrong", device, "gpu-fp32"] == ("pass",)
         assert seen["wrong_then", device, "cpu"] == seen["wrong_then", device, "gpu-fp32"] == invalid

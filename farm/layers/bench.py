@@ -36,6 +36,8 @@ class Bench:
     config: Config
     folder: Path
     runs: int = 0
+    fed: tuple[tuple[tuple[str, str, tuple[int, ...]], ...], ...] = ()
+    """Per input set and signature input: sha256, dtype and shape of what the model is fed."""
 
     @property
     def objects(self) -> Objects:

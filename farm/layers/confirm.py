@@ -21,7 +21,7 @@ Label = Literal["intrinsic", "context-dependent", "accumulated", "unconfirmed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """single: the op alone on the CPU's inputs. prefix: the op as the last of all that leads to it. None: did not run."""
+    """single: the op alone on the CPU's inputs. prefix: the op as the last of all that leads to it. None: not run."""
 
     label: Label
     single: Health | None
@@ -40,6 +40,8 @@ class Confirm:
     device: Bench
     host: Bench
     low_precision: bool
+    reference: View
+    """What the host computes with: the model, or its float copy."""
     failed_cuts: int = 0
     """Files with prefix and island in one that did not run and were tried apart."""
 
@@ -48,7 +50,7 @@ class Confirm:
         known = frozenset(self.sweep.seen)
         parts = {}
         for t in tensors:
-            part = island(self.view, self.view.layers[t].op, known, f"local{t}")
+            part = island(self.reference, self.view.layers[t].op, known, f"local{t}")
             if part is not None:
                 parts[t] = part
         return self._local(parts)
@@ -56,7 +58,7 @@ class Confirm:
     def _local(self, parts: Mapping[int, Part]) -> dict[int, Local]:
         if not parts:
             return {}
-        made = cut(self.view, list(parts.values()), reference=True)
+        made = cut(self.reference, list(parts.values()), reference=True)
         outputs = self._run(self.host, made, self.sweep.seen)
         if outputs is None:
             if len(parts) == 1:
@@ -81,7 +83,9 @@ class Confirm:
         alone = island(self.view, op, frozenset(self.sweep.golden), "single")
         parts = [p for p in (whole, alone) if p is not None]
         if not parts:
-            return Confirmed(label="unconfirmed", single=None, prefix=None, note="the op cannot be cut out of its graph")
+            return Confirmed(
+                label="unconfirmed", single=None, prefix=None, note="the op cannot be cut out of its graph"
+            )
         outputs, note = self._together(parts)
         stored = {tag: outputs.get((tag, tensor)) for tag in ("prefix", "single")}
         health = {
@@ -151,9 +155,7 @@ class Confirm:
             return False
         return any(self._health(t, self.sweep.golden[t], outputs[("cut", t)]).bad for t in leaves)
 
-    def _run(
-        self, bench: Bench, made: CutModel, values: Mapping[int, Stored]
-    ) -> dict[tuple[str, int], Stored] | None:
+    def _run(self, bench: Bench, made: CutModel, values: Mapping[int, Stored]) -> dict[tuple[str, int], Stored] | None:
         """Outputs by (tag, tensor), or None where it does not run as a whole."""
         fed = self.feed.sets[self.sweep.input_set]
         given = {t: fed[i] for i, (_, t) in enumerate(self.view.model.signatures[self.feed.signature].inputs)}

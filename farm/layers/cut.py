@@ -145,7 +145,9 @@ def cut(view: View, parts: Sequence[Part], *, reference: bool = False) -> CutMod
     tree.description = "cut out of a larger model by litert-farm"
     tree.signatureDefs = [_signature(schema, inputs, outputs)]
     return CutModel(
-        data=pack(view.model, rewrite), inputs=tuple(name for name, _ in inputs), outputs=tuple(name for name, _ in outputs)
+        data=pack(view.model, rewrite),
+        inputs=tuple(name for name, _ in inputs),
+        outputs=tuple(name for name, _ in outputs),
     )
 
 

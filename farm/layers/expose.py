@@ -84,4 +84,3 @@ def _target(view: View, layer: Layer, resized: bool) -> tuple[int, ...]:
     if signature is None or sum(d < 0 for d in signature) > 1:
         return (-1,)
     return signature
-

@@ -52,10 +52,8 @@ def assess(
     *,
     low_precision: bool,
     quantization: Quantization | None = None,
-    unit_range: bool = False,
-    own_output: bool = False,
 ) -> Health:
-    """Compare a tensor. unit_range: an own output that lies in [0, 1] by construction is judged by its largest error."""
+    """Compare a tensor with the limits of inner layers (outputs.py has those of the model's own outputs)."""
     if golden.shape != seen.shape or golden.dtype != seen.dtype:
         why = f"came as {seen.dtype}{list(seen.shape)} instead of {golden.dtype}{list(golden.shape)}"
         return Health(
@@ -69,16 +67,13 @@ def assess(
     ref_max = _largest(golden, quantization)
     tiny = low_precision and ref_max < FP16_SMALLEST_NORMAL
     why = _why(m, golden, snr, low=low, quantization=quantization)
-    if why and own_output and not m.new_nonfinite:
-        if unit_range and m.max_abs <= BANDS["probability"]["fail_max_abs"].value:
-            why = ""
-        elif tiny and float(np.max(np.abs(seen), initial=0.0)) < 2 * FP16_SMALLEST_NORMAL:
-            why = ""  # nothing FP16 could have kept
     mask = bool(m.new_nonfinite) and _is_mask(golden, seen)
     return Health(
         bad=bool(why),
         mask=mask,
-        bad_beside_mask=mask and snr is not None and snr < BANDS["values-fp16" if low else "values-fp32"]["fail_snr_db"].value,
+        bad_beside_mask=mask
+        and snr is not None
+        and snr < BANDS["values-fp16" if low else "values-fp32"]["fail_snr_db"].value,
         why=why,
         snr_db=None if snr is None else round(min(snr, MAX_DB), 3),
         cosine=m.cosine,
@@ -135,10 +130,7 @@ def _why(m: Metrics, golden: np.ndarray, snr: float | None, *, low: bool, quanti
     if snr is None:
         return "" if m.compared == 0 else "not zero where the CPU gives zeros only"
     if snr >= limit and not (
-        m.n >= SMALL_OUTPUT
-        and "fail_cosine" in band
-        and m.cosine is not None
-        and m.cosine < band["fail_cosine"].value
+        m.n >= SMALL_OUTPUT and "fail_cosine" in band and m.cosine is not None and m.cosine < band["fail_cosine"].value
     ):
         return ""
     if m.tgt_zeros == m.n:

@@ -122,7 +122,8 @@ def forgive_masks(view: View, health: Mapping[int, Health]) -> dict[int, Health]
             continue
         readers = [view.layers[c] for c in layer.consumers]
         kept[layer.tensor] = all(
-            r.op_name in ("SOFTMAX", "LOG_SOFTMAX") or kept.get(r.tensor, r.tensor in health and not health[r.tensor].bad)
+            r.op_name in ("SOFTMAX", "LOG_SOFTMAX")
+            or kept.get(r.tensor, r.tensor in health and not health[r.tensor].bad)
             for r in readers
         )
     return {

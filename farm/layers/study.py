@@ -18,17 +18,20 @@ from farm.configs import CONFIGS, Config
 from farm.defaults import Limits
 from farm.errors import FarmError, InvalidInput, Problem
 from farm.layers.bench import Bench
-from farm.layers.confirm import Confirm, Confirmed
+from farm.layers.confirm import Confirm, Confirmed, Label
+from farm.layers.golden import mend_reductions, reference_view
 from farm.layers.health import Health
 from farm.layers.locate import Blame, Local, blame, forgive_masks
 from farm.layers.sweep import BUDGET_BYTES, Feed, Sweep, sweep
 from farm.layers.view import Layer, View, watch
 from farm.layers.why import Reason, reasons
+from farm.outcome import PrecisionClass
 from farm.plan import PlannedDevice
 from farm.runtimes import Runtime
 from farm.session import Session
 from farm.store import Objects
 from farm.tflite import Model, read_model
+from farm.transports.base import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,9 @@ def open_model(case: Case) -> Model:
         raise refuse(case.invalid or "cannot be read", "farm sweep tells more")
     if case.graph.stateful:
         raise refuse("keeps state between runs; its layers cannot be watched one run at a time", "freeze the state")
+    if case.graph.random_ops:
+        drawn = ", ".join(case.graph.random_ops)
+        raise refuse(f"draws random numbers ({drawn}); two runs of it cannot be compared", "feed them as an input")
     return read_model(path)
 
 
@@ -126,7 +132,8 @@ class Lab:
         """Study one config. Raises FarmError where the model runs not at all, or the device is lost."""
         view = watch(model, case.signature)
         low = precision_class != "fp32"
-        device = Bench(session=self.session, runtime=self.runtime, config=config, folder=self.folder)
+        fed = tuple(tuple((a.sha256, a.dtype, a.shape) for a in s.arrays) for s in case.input_sets)
+        device = Bench(session=self.session, runtime=self.runtime, config=config, folder=self.folder, fed=fed)
         host = Bench(session=self.host, runtime=self.host_runtime, config=CONFIGS["cpu"], folder=self.folder)
         feed = Feed(
             signature=case.signature,
@@ -134,8 +141,14 @@ class Lab:
             shapes=case.shapes,
         )
         self.say(f"{self.session.device.id} {config.name}: {len(view.layers)} layers")
-        seen = sweep(view, feed, device, host, low_precision=low, budget_bytes=self.budget_bytes)
-        test = Confirm(view=view, feed=feed, sweep=seen, device=device, host=host, low_precision=low)
+        reference = reference_view(case, model, view, self.folder)
+        seen = sweep(
+            case, view, feed, device, host, low_precision=low, budget_bytes=self.budget_bytes, reference=reference
+        )
+        mend_reductions(case, view, seen, host, low_precision=low)
+        test = Confirm(
+            view=view, feed=feed, sweep=seen, device=device, host=host, low_precision=low, reference=reference
+        )
         found, confirmed, cuts = _name(view, seen, test)
         delegation = seen.delegation
         named = tuple(
@@ -198,7 +211,9 @@ def _name(view: View, seen: Sweep, test: Confirm) -> tuple[Blame, Confirmed | No
     own_bad = [t for t, h in seen.health.items() if h.bad and view.layers[t].own_output is not None]
     if not own_bad:
         return blame(view, seen.health, check), None, False
+    tested = False
     if not seen.perturbed or seen.still_bad:
+        tested = True
         found = blame(view, seen.health, check)
         confirmed = test.named(found.sources[0], found.accumulated, checks.get(found.sources[0]))
         # What exposing changed still counts where the untouched prefix shows the same fault.
@@ -207,7 +222,11 @@ def _name(view: View, seen: Sweep, test: Confirm) -> tuple[Blame, Confirmed | No
     target = min(own_bad, key=lambda t: view.layers[t].op)
     first = test.first_bad_cut(target)
     found = Blame(sources=(first,), accumulated=False, masked=())
-    return found, test.named(first, False, None), True
+    if not tested:
+        return found, test.named(first, False, None), True
+    # The one prefix and single-op run is spent; the cuts themselves are what is known.
+    label: Label = "context-dependent" if first == target else "unconfirmed"
+    return found, Confirmed(label=label, single=None, prefix=None, note="found by cuts alone"), True
 
 
 def _rows(view: View, seen: Sweep, found: Blame) -> tuple[Row, ...]:
@@ -227,6 +246,8 @@ def study_device(
     *,
     limits: Limits,
     inputs: Objects,
+    connect: Callable[[PlannedDevice], Transport],
+    measure: Callable[[Session, Sequence[tuple[Config, Runtime]]], Sequence[PrecisionClass]],
     runtime: str | None = None,
     budget_bytes: int = BUDGET_BYTES,
     bundles: Path | None = None,
@@ -235,30 +256,25 @@ def study_device(
 ) -> Iterator[Study]:
     """Study every config on one device. A device or model that fails gives a Study that says so, never an exception.
 
-    inputs: the object store that holds the case's input arrays.
+    inputs: the object store that holds the case's input arrays. connect, measure: the link to a device and the class of
+    its configs (runner.open_transport, canary.measure_device).
     """
-    from farm.reference import _share
-    from farm.runner import open_transport
     from farm.runtimes import find_runtime, host_platform
 
     def failed(config: Config, why: str) -> Study:
-        return Study(
-            device=device.id, config=config.name, model=case.model, model_sha256=case.model_sha256, error=why
-        )
+        return Study(device=device.id, config=config.name, model=case.model, model_sha256=case.model_sha256, error=why)
 
     more: dict[str, Any] = {} if find_agent is None else {"find_agent": find_agent}
     with tempfile.TemporaryDirectory(prefix="litert-farm-layers-") as tmp:
         objects = Objects(Path(tmp) / "objects")
         for one in case.input_sets:
             for array in one.arrays:
-                _share(inputs, objects, array.sha256)
+                objects.put_bytes(inputs.path(array.sha256).read_bytes())
         here = PlannedDevice(id="reference", transport="local")
         opened: list[Session] = []
         try:
             for planned in (device, here):
-                session = Session(
-                    device=planned, transport=open_transport(planned), objects=objects, limits=limits, **more
-                )
+                session = Session(device=planned, transport=connect(planned), objects=objects, limits=limits, **more)
                 session.open()
                 opened.append(session)
             lab = Lab(
@@ -270,7 +286,8 @@ def study_device(
                 budget_bytes=budget_bytes,
                 say=say,
             )
-            classes = _classes(opened[0], configs, lab.runtime)
+            measured = measure(opened[0], [(config, lab.runtime) for config in configs])
+            classes = {one.config: one.value for one in measured}
         except FarmError as e:
             for session in opened:
                 session.close()
@@ -278,16 +295,22 @@ def study_device(
             return
         try:
             for config in configs:
-                try:
-                    yield lab.study(case, model, config, classes[config.name], bundles)
-                except FarmError as e:
-                    yield failed(config, str(e))
+                yield _one(lab, case, model, config, classes[config.name], bundles, failed)
         finally:
             for session in opened:
                 session.close()
 
 
-def _classes(session: Session, configs: Sequence[Config], runtime: Runtime) -> dict[str, str]:
-    from farm.canary import measure_device
-
-    return {c.config: c.value for c in measure_device(session, [(config, runtime) for config in configs])}
+def _one(
+    lab: Lab,
+    case: Case,
+    model: Model,
+    config: Config,
+    precision_class: str,
+    bundles: Path | None,
+    failed: Callable[[Config, str], Study],
+) -> Study:
+    try:
+        return lab.study(case, model, config, precision_class, bundles)
+    except FarmError as e:
+        return failed(config, str(e))

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from farm.cases import Case
 from farm.delegation import Delegation
 from farm.errors import FarmError
 from farm.layers.bench import Bench, Stored, outputs_of
 from farm.layers.expose import chunks, expose
 from farm.layers.health import Health, assess
+from farm.layers.outputs import judged
 from farm.layers.view import Layer, View
 from farm.outcome import Failure
 from farm.session import Observation
@@ -63,19 +65,40 @@ class Sweep:
 
 
 def sweep(
-    view: View, feed: Feed, device: Bench, host: Bench, *, low_precision: bool, budget_bytes: int = BUDGET_BYTES
+    case: Case,
+    view: View,
+    feed: Feed,
+    device: Bench,
+    host: Bench,
+    *,
+    low_precision: bool,
+    budget_bytes: int = BUDGET_BYTES,
+    reference: View | None = None,
 ) -> Sweep:
     """Watch every layer. The input set with the worst own outputs is the one studied.
 
-    device and host share one object store. Raises CannotStudy when the plain model runs on either side not at all.
+    device and host share one object store. reference: what the host runs where that is not the model itself (same
+    tensor indices). Raises CannotStudy when the plain model runs on either side not at all.
     """
+    reference = reference or view
     plain_bytes = bytes(view.model.data)
     there = device.run("plain", plain_bytes, feed.sets, signature=feed.signature, shapes=feed.shapes)
-    here = host.run("plain", expose(view, [], reference=True), feed.sets, signature=feed.signature, shapes=feed.shapes)
+    here = host.run(
+        "plain", expose(reference, [], reference=True), feed.sets, signature=feed.signature, shapes=feed.shapes
+    )
     for seen, where in ((there, f"on {device.session.device.id} ({device.config.name})"), (here, "on this CPU")):
         if seen.failure is not None or seen.result is None:
             raise CannotStudy(f"the model does not run {where}: {_said(seen.failure)}")
-    work = _Work(view=view, feed=feed, device=device, host=host, low=low_precision, level=there.delegation.level)
+    work = _Work(
+        case=case,
+        view=view,
+        reference=reference,
+        feed=feed,
+        device=device,
+        host=host,
+        low=low_precision,
+        level=there.delegation.level,
+    )
     found = work.plain(there, here)
     # Own outputs are already there; making them outputs once more could only change them.
     inner = [layer for layer in view.layers.values() if layer.own_output is None]
@@ -87,7 +110,9 @@ def sweep(
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
+    case: Case
     view: View
+    reference: View
     feed: Feed
     device: Bench
     host: Bench
@@ -108,7 +133,7 @@ class _Work:
             for position, (golden, seen) in enumerate(pairs):
                 if position in own:
                     self._add(found, own[position], golden, seen)
-            figures = [h for h in found.health.values()]
+            figures = list(found.health.values())
             rank = (
                 not any(h.bad for h in figures),
                 min((h.snr_db if h.snr_db is not None else -999.0 for h in figures), default=0.0),
@@ -128,7 +153,7 @@ class _Work:
         trouble = self._trouble(there)
         here: Observation | None = None
         if not trouble:
-            same = expose(self.view, layers, resized=self.feed.resized, reference=True)
+            same = expose(self.reference, layers, resized=self.feed.resized, reference=True)
             here = self.host.run("layers", same, sets, signature=self.feed.signature, shapes=self.feed.shapes)
             trouble = f"this CPU: {_said(here.failure)}" if here.failure is not None or here.result is None else ""
         if trouble:
@@ -172,14 +197,12 @@ class _Work:
         found.golden[t], found.seen[t] = golden, seen
 
     def _assess(self, layer: Layer, golden: Stored, seen: Stored) -> Health:
-        return assess(
-            self.host.load(golden),
-            self.device.load(seen),
-            low_precision=self.low,
-            quantization=self.view.graph.tensors[layer.tensor].quantization,
-            unit_range=layer.op_name in ("LOGISTIC", "SOFTMAX", "RELU_0_TO_1"),
-            own_output=layer.own_output is not None,
-        )
+        ours, theirs = self.host.load(golden), self.device.load(seen)
+        quantization = self.view.graph.tensors[layer.tensor].quantization
+        health = assess(ours, theirs, low_precision=self.low, quantization=quantization)
+        if layer.own_output is None:
+            return health
+        return judged(self.case, layer.own_output, ours, theirs, health, low=self.low)
 
 
 def _said(failure: Failure | None) -> str:

@@ -20,8 +20,8 @@ from farm.tflite import Op
 FP16_SMALL = 2.0**-14
 _SUMS = frozenset(("SUM", "MEAN", "AVERAGE_POOL_2D", "L2_POOL_2D", "REDUCE_PROD", "CUMSUM"))
 _PRODUCTS = frozenset(("FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D", "BATCH_MATMUL", "TRANSPOSE_CONV", "CONV_3D"))
-LONG_SUM = 256
-"""From so many FP16 additions on the rounding of each shows: 256 · 2^-11 is an eighth of the sum."""
+LONG_SUM = 64
+"""From so many FP16 additions on the rounding of each may show: 64 · 2^-11 is 3 % of the largest partial sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def reasons(
         found.append(
             Reason(
                 code="ACCUMULATED",
-                sentence="the op is right on what it was given; small errors of the ops before it have grown until here",
+                sentence="the op is right on what it was given; small errors of ops before it have grown until here",
                 try_="run the whole model in FP32",
             )
         )
@@ -63,8 +63,8 @@ def reasons(
         found.append(
             Reason(
                 code="FUSED_OUTPUT",
-                sentence=f"the tensor is an output of the model and is read by {readers}; the op alone is right, so the "
-                "delegate loses the output when it fuses the op with its readers",
+                sentence=f"the tensor is an output of the model and is read by {readers}; the op alone is right, so "
+                "the delegate loses the output when it fuses the op with its readers",
                 try_="give the output a copy of its own: a RESHAPE to the same shape between tensor and output",
             )
         )
@@ -100,7 +100,7 @@ def _fp16(view: View, layer: Layer, op: Op, own: Health, health: Mapping[int, He
         return [
             Reason(
                 code="FP16_RANGE",
-                sentence=f"values reach {own.ref_max:.3g}, so near 65504 that the device's rounding of the inputs passes it",
+                sentence=f"values reach {own.ref_max:.3g}, so near 65504 that rounding the inputs in FP16 passes it",
                 try_=f"scale the operands down before the op, or {fp32}",
             )
         ]
@@ -108,8 +108,8 @@ def _fp16(view: View, layer: Layer, op: Op, own: Health, health: Mapping[int, He
         return [
             Reason(
                 code="FP16_UNDERFLOW",
-                sentence=f"values are at most {own.ref_max:.3g}, below FP16's smallest normal number 6.1e-05, and the ops "
-                "behind amplify what is lost",
+                sentence=f"values are at most {own.ref_max:.3g}, below FP16's smallest normal number 6.1e-05, and the "
+                "ops behind amplify what is lost",
                 try_=f"scale the operands up before the op, or {fp32}",
             )
         ]

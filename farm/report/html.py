@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sys
+from contextlib import suppress
 from functools import cache
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jinja2
+import jinja2.compiler
 
+from farm.caches import cache_root, used
+from farm.codec import write_whole
 from farm.report import words
 from farm.report.value import Matrix, MatrixCell
+
+if TYPE_CHECKING:
+    from jinja2.bccache import Bucket
 
 LOG_CHARS = 2000
 """Of a log's tail, what the page shows; matrix.json has more and the run folder all of it."""
@@ -49,6 +58,7 @@ def render(matrix: Matrix) -> str:
         configs_of={cell.id: cell.config for cell in matrix.cells},
         languages=LANGUAGES,
         groups=groups,
+        glance=_glance(matrix, anchors),
         sheets=[
             {
                 "cell": cell,
@@ -108,6 +118,23 @@ def _groups(matrix: Matrix, anchors: dict[str, str]) -> tuple[list[dict[str, Any
     return groups, group_of
 
 
+def _glance(matrix: Matrix, anchors: dict[str, str]) -> list[dict[str, Any]]:
+    """The whole matrix on one screen: a row per model, a column per device, in it one mark per counted config."""
+    rows = []
+    for place, ((model, signature, runtime), by_device) in enumerate(words.groups(matrix).items()):
+        title, extra = words.group_title(matrix, model, signature, runtime)
+        marks = [
+            [
+                {"cell": cell, "anchor": anchors[cell.id], "detail": " ".join(words.detail(cell))}
+                for cell in by_device.get(device.id, {}).values()
+                if not cell.diagnostic
+            ]
+            for device in matrix.devices
+        ]
+        rows.append({"title": title, "extra": extra, "group": place, "marks": marks})
+    return rows
+
+
 def _cell(cell: MatrixCell, anchors: dict[str, str], cpu: dict[tuple[str, str, str, str], float]) -> dict[str, Any]:
     time = words.milliseconds(cell.latency_ms.median) if cell.latency_ms else ""
     relative = words.relative_latency(cell, cpu)
@@ -128,8 +155,14 @@ def _thermal(cell: MatrixCell) -> str:
 
 @cache
 def _template() -> jinja2.Template:
-    """Compile the template once per process: it is a constant of the package."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    """The template, a constant of the package, compiled once per machine and loaded once per process."""
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        loader=jinja2.FunctionLoader(_asset),
+        bytecode_cache=_Compiled(),
+    )
     environment.filters |= {
         "v": words.visible,
         "prose": words.prose,
@@ -139,7 +172,32 @@ def _template() -> jinja2.Template:
         "size": words.bytes_text,
         "web": lambda link: link.startswith(("https://", "http://")),
     }
-    return environment.from_string(_asset("report.html"))
+    return environment.get_template("report.html")
+
+
+class _Compiled(jinja2.BytecodeCache):
+    """Keeps the compiled template among farm's caches: compiling costs more than all else a small report needs.
+
+    jinja2 refuses what another Python or another template made; the name tells its compiler's own state, and a digest
+    goes before the code, since damaged code would end the process.
+    """
+
+    def _path(self, bucket: Bucket) -> Path:
+        stat = Path(jinja2.compiler.__file__).stat()
+        name = f"{bucket.key[:16]}-{stat.st_size}-{stat.st_mtime_ns}.{sys.implementation.cache_tag}"
+        return cache_root() / "templates" / name
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):
+            kept = self._path(bucket).read_bytes()
+            if hashlib.sha256(kept[32:]).digest() == kept[:32]:
+                bucket.bytecode_from_string(kept[32:])
+                used(self._path(bucket))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):
+            code = bucket.bytecode_to_string()
+            write_whole(self._path(bucket), hashlib.sha256(code).digest() + code, durable=False)
 
 
 @cache

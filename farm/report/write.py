@@ -28,7 +28,8 @@ def write_reports(matrix: Matrix, folder: Path) -> tuple[Path, ...]:
     """
     paths = []
     for name, make in FILES.items():
-        codec.write_whole(folder / name, make(matrix).encode("utf-8"))
+        # `farm judge` makes them again from the journal, which is what must survive a power cut.
+        codec.write_whole(folder / name, make(matrix).encode("utf-8"), durable=False)
         paths.append(folder / name)
     return tuple(paths)
 
