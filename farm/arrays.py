@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import InvalidInput, Problem
+from farm.paths import check_file
 
 _SAFETENSORS = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
@@ -43,12 +44,15 @@ def open_arrays(path: Path) -> dict[str, StoredArray]:
     """The arrays of a file by name. Raises InvalidInput, one sentence each."""
     if path.suffix not in (".npz", ".safetensors"):
         raise _refuse(path, "is neither .npz nor .safetensors", "save the inputs with numpy.savez")
+    check_file(path)
     try:
         return _npz(path) if path.suffix == ".npz" else _safetensors(path)
     except FileNotFoundError as e:
         raise _refuse(path, "there is no such file", "check the path") from e
     except IsADirectoryError as e:
-        raise _refuse(path, "is a directory, not an input file") from e
+        raise _refuse(path, "is a directory, not an input file", "name the file inside it") from e
+    except PermissionError as e:
+        raise _refuse(path, f"cannot be read: {e.strerror}", "check its permissions") from e
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, NotImplementedError) as e:
         raise _refuse(path, f"cannot be read as {path.suffix}: {e}", "write it again") from e
 

@@ -17,11 +17,12 @@ from farm.defaults import Limits
 from farm.errors import InvalidInput, Problem
 from farm.graph import GraphFacts, graph_facts
 from farm.inputs import Inputs, fit, make_input_sets, unknown_keys
+from farm.paths import same_file_key
 from farm.tflite import InvalidModel, Model, Signature, read_model
 from farm.tflite_checks import BITS
 
 if TYPE_CHECKING:
-    from farm.store import Objects
+    from farm.objects import Objects
 
 LARGEST_INPUT_BYTES = 1 << 30
 """Nobody feeds a phone more than this; a shape that asks for it is a slip or a hostile file."""
@@ -147,7 +148,7 @@ def _distinct(requests: Sequence[ModelRequest], problems: list[Problem]) -> Iter
     """Requests for different files or signatures; the same one twice is one, unless the two want different things."""
     seen: dict[tuple[str, str | None], ModelRequest] = {}
     for r in requests:
-        key = (str(r.path.resolve()), r.signature)
+        key = (same_file_key(r.path), r.signature)
         other = seen.setdefault(key, r)
         if other is r:
             yield r

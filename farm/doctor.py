@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 from farm.errors import FarmError
 
 if TYPE_CHECKING:
+    from farm.objects import Objects
     from farm.runtimes import Runtime
-    from farm.store import Objects
 
 LOW_DISK_BYTES = 2 << 30
 """A nightly run of a few large models keeps about this much of outputs."""
@@ -92,10 +92,10 @@ def check_gpu(runtime: Runtime) -> Check:
     from farm.canary import Canaries
     from farm.configs import CONFIGS
     from farm.defaults import Limits
+    from farm.objects import Objects
     from farm.plan import PlannedDevice
     from farm.runtimes import host_platform
     from farm.session import Session, Task
-    from farm.store import Objects
     from farm.transports.local import LocalTransport
 
     with tempfile.TemporaryDirectory(prefix="farm-doctor-") as folder:

@@ -19,6 +19,7 @@ import numpy as np
 from farm.agent_protocol import AgentResult, OutputData, RunData
 from farm.cases import Case
 from farm.hazards import Stats, merged, stats_of
+from farm.objects import Objects
 from farm.outcome import Recomputed
 from farm.reductions import (
     MAX_BYTES,
@@ -32,7 +33,6 @@ from farm.reductions import (
 )
 from farm.rewrite import NotRewritable, Rewrite
 from farm.session import Observation, Task
-from farm.store import Objects
 from farm.tflite import Model, read_model
 
 MAX_SPLITS = 16

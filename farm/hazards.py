@@ -210,7 +210,8 @@ def _constants(model: Model, walk: Walk, activations: Mapping[int, Stats]) -> It
             after = f", and {zeros} zeros times Inf are NaN" if spoils else ""
             yield _hazard(
                 "mask" if mask else "constant_overflow", op, tensor, worst, count, certain=not mask or spoils,
-                says=f"its constant {tensor.name!r} holds {count} values beyond ±65504 ({worst:.6g}), infinite in FP16{after}",
+                says=f"its constant {tensor.name!r} holds {count} values beyond ±65504 ({worst:.6g}), infinite in "
+                f"FP16{after}",
             )  # fmt: skip
         if _vanishes(seen):
             guard = op.name in _GUARDS

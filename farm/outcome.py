@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from farm.agent_protocol import AgentResult, RunData
@@ -122,3 +122,22 @@ class PrecisionClass:
     value: Literal["fp32", "fp16-storage", "fp16", "unknown"]
     evidence: str
     """One sentence: what the three canaries gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFiles:
+    """One runtime as a device got it: file name → sha256."""
+
+    version: str
+    origin: str
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSoftware:
+    """What a device was given in a run. runtimes: by runtime name."""
+
+    platform: str
+    agent_version: str
+    agent_sha256: str
+    runtimes: dict[str, RuntimeFiles] = field(default_factory=dict)

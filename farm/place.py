@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from farm.errors import DeviceUnavailable, NoSpace, TransferFailed
-from farm.store import Objects
+from farm.objects import Objects
 from farm.transports.base import Transport
 
 if TYPE_CHECKING:

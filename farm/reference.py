@@ -33,12 +33,12 @@ from farm.exposed import Lab, activations, recomputed, same_outputs, with_floor
 from farm.float_copy import float_copy
 from farm.hazards import Stats
 from farm.metrics import compare
+from farm.objects import Objects
 from farm.outcome import Failure, Reference
 from farm.plan import PlannedDevice
 from farm.rewrite import NotRewritable
 from farm.runner import Stop, infra_failure, log_tail
 from farm.session import Observation, Session, Task, case_task
-from farm.store import Objects
 from farm.tflite import InvalidModel, read_model
 from farm.transports.base import Transport
 

@@ -23,10 +23,10 @@ from farm.configs import Config
 from farm.defaults import Limits
 from farm.delegation import Delegation, parse_log, refused_ops
 from farm.errors import DeadlineExceeded, DeviceUnavailable, InfraError
+from farm.objects import Objects
 from farm.outcome import Failure
 from farm.place import LOG_LIMIT, Place, open_place
 from farm.plan import PlannedDevice
-from farm.store import Objects
 from farm.transports.base import Completed, Transport
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from farm.cases import ModelRequest, Spec
 from farm.configs import CONFIGS
 from farm.errors import InvalidInput, Problem
+from farm.paths import same_file_key
 
 if TYPE_CHECKING:
     from farm.doors.spec import SpecDoor
@@ -141,6 +142,8 @@ def spec_from(door: SpecDoor, *, source: str) -> Spec:
 
 
 def _model_and_spec(path: Path) -> tuple[Path, Path | None]:
+    if not path.name:
+        return path, None  # "", "." or "/": the model reader says what is wrong with it
     if path.name.endswith(SUFFIX):
         return path.with_name(path.name.removesuffix(SUFFIX) + ".tflite"), path
     beside = spec_path(path)
@@ -154,7 +157,7 @@ def _named_model(model: Path, named: Path, spec: Path, door: SpecDoor, file: Yam
     meant = spec.parent / door.path
     if named.name.endswith(SUFFIX):
         return meant
-    if meant.resolve() != model.resolve():
+    if same_file_key(meant) != same_file_key(model):
         raise InvalidInput(
             Problem(
                 message=f"this spec lies beside {model.name} but its 'path' names {door.path!r}",

@@ -8,6 +8,8 @@
         references/<case>.json     Reference
         devices/<id>/facts.json    what probing found
         devices/<id>/precision.json
+        devices/<id>/software.json what the device was given: platform, agent, runtime files, by digest
+        environment.json           what farm itself ran on: Python, system, package versions
         devices/<id>/log.txt       the device's own log
         cells/<cell>/log.txt       what agent, runtime and driver printed; cells/<cell>/result.json
         matrix.json report.html report.md junit.xml
@@ -18,50 +20,24 @@ processes never resume the same run.
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import hashlib
-import mmap
 import os
-import re
-import secrets
-import shutil
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from farm.codec import from_json, to_json, write_whole
-from farm.errors import InvalidInput, NoSpace, Problem, TransferFailed
-from farm.outcome import Outcome, PrecisionClass, Reference
+from farm.environment import Environment
+from farm.errors import InvalidInput, Problem
+from farm.objects import Objects, disk_errors
+from farm.outcome import DeviceSoftware, Outcome, PrecisionClass, Reference
 from farm.plan import Plan
 
-MMAP_FROM_BYTES = 1 << 20
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 T = TypeVar("T")
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """Map what the disk says to our words: full → NoSpace, unusable otherwise → InvalidInput."""
-    try:
-        yield
-    except OSError as e:
-        if e.errno in _NO_SPACE:
-            raise NoSpace(
-                f"no space left on the disk of {path}; free some space or choose another --out, then --resume the run"
-            ) from e
-        raise InvalidInput(
-            Problem(
-                message=f"cannot write: {e.strerror or e}", file=str(path), cure="choose a writable folder with --out"
-            )
-        ) from e
 
 
 def _safe(name: str, what: str) -> str:
@@ -70,126 +46,6 @@ def _safe(name: str, what: str) -> str:
     if bad or len(name.encode("utf-8", "surrogatepass")) > 200:
         raise InvalidInput(f"{what} {name!r} cannot be a file name; the plan or journal it comes from is damaged")
     return name
-
-
-class Objects:
-    """Raw tensors by content. `ROOT/objects`; safe for many threads and processes."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._intact: dict[str, tuple[int, int]] = {}
-
-    def path(self, sha256: str) -> Path:
-        """Where an object lies or would lie. Raises ValueError if `sha256` is not 64 lower-case hex digits."""
-        if not _SHA256.fullmatch(sha256):
-            raise ValueError(f"not a sha256: {sha256[:80]!r}")
-        return self.root / sha256[:2] / sha256
-
-    def has(self, sha256: str) -> bool:
-        """Is it kept? (False for what is no sha256 at all.)"""
-        return bool(_SHA256.fullmatch(sha256)) and self.path(sha256).is_file()
-
-    def put_bytes(self, data: bytes | memoryview) -> str:
-        """Store and return the sha256. Raises NoSpace, or InvalidInput if the folder cannot be written."""
-        sha256 = hashlib.sha256(data).hexdigest()
-        path = self.path(sha256)
-        size = data.nbytes if isinstance(data, memoryview) else len(data)
-        with _disk(self.root):
-            # The size is compared because a machine that lost power may have kept the name and not the bytes.
-            if path.is_file() and path.stat().st_size == size:
-                return sha256
-            with self._whole(path) as tmp, tmp.open("wb") as f:
-                f.write(data)
-        return sha256
-
-    def adopt(self, file: Path, sha256: str) -> None:
-        """Move a file in, whole; its bytes must have `sha256`. Raises TransferFailed otherwise.
-
-        `file` is gone afterwards, also when the object was kept already.
-        """
-        path = self.path(sha256)
-        try:
-            with file.open("rb") as f:
-                found = hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(f)
-                size = os.fstat(f.fileno()).st_size
-        except OSError as e:
-            raise TransferFailed(f"cannot read {file}: {e.strerror or e}") from e
-        if found != sha256:
-            raise TransferFailed(f"{file} holds sha256 {found}, not {sha256} as announced; it was not taken")
-        with _disk(self.root):
-            if path.is_file() and path.stat().st_size == size:
-                file.unlink()
-                return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.replace(file, path)
-            except OSError as e:
-                if e.errno != errno.EXDEV:
-                    raise
-                with self._whole(path) as tmp:
-                    shutil.copyfile(file, tmp)
-                file.unlink()
-
-    def load(self, sha256: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Read an object as an array (read-only, memory-mapped from 1 MiB up). Raises KeyError if it is not kept.
-
-        dtype is numpy's name of the little-endian bytes; bfloat16 comes as its raw uint16; int4 and whatever numpy
-        has no name for come as raw uint8, one-dimensional unless there is one byte per element.
-        An object whose bytes no longer have their sha256 is dropped and counts as not kept, and one that does not fill
-        `shape` is not what was asked for: KeyError as well, with the reason, so that no verdict is made of it.
-        """
-        try:
-            path = self.path(sha256)
-            with path.open("rb") as f:
-                size = os.fstat(f.fileno()).st_size
-                large = size >= MMAP_FROM_BYTES
-                buffer = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if large else f.read()
-                stamp = (size, os.fstat(f.fileno()).st_mtime_ns)
-        except (OSError, ValueError) as e:
-            raise KeyError(f"object {sha256[:80]} is not kept") from e
-        if self._intact.get(sha256) != stamp:
-            if hashlib.sha256(buffer).hexdigest() != sha256:
-                path.unlink(missing_ok=True)
-                raise KeyError(f"object {sha256} was damaged on disk and is dropped")
-            self._intact[sha256] = stamp
-        count = int(np.prod(shape, dtype=np.int64))
-        kind = _numpy_dtype(dtype)
-        if kind is None:
-            raw = np.frombuffer(buffer, np.uint8)
-            return raw.reshape(shape) if raw.size == count else raw
-        if count * kind.itemsize != size:
-            raise KeyError(f"object {sha256} holds {size} bytes; {dtype} {list(shape)} needs {count * kind.itemsize}")
-        return np.frombuffer(buffer, kind).reshape(shape)
-
-    @contextmanager
-    def _whole(self, path: Path) -> Iterator[Path]:
-        """Give a temporary name beside `path`; rename it there if the block succeeds, remove it otherwise."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tmp = path.parent / f".{path.name[:16]}.{secrets.token_hex(6)}"
-        try:
-            yield tmp
-            os.replace(tmp, path)
-        except BaseException:
-            tmp.unlink(missing_ok=True)
-            raise
-
-
-def _digest(file: Any) -> str:
-    """hashlib.file_digest of Python 3.11 for 3.10."""
-    h = hashlib.sha256()
-    while block := file.read(1 << 20):
-        h.update(block)
-    return h.hexdigest()
-
-
-def _numpy_dtype(name: str) -> np.dtype[Any] | None:
-    if name == "bfloat16":
-        return np.dtype("<u2")
-    if name == "bool" or re.fullmatch(r"u?int(8|16|32|64)|float(16|32|64)|complex(64|128)", name):
-        plain: np.dtype[Any] = np.dtype(name)
-        little: np.dtype[Any] = plain.newbyteorder("<")
-        return little
-    return None
 
 
 class RunStore:
@@ -210,10 +66,10 @@ class RunStore:
     def create(cls, root: Path, plan: Plan) -> RunStore:
         """Make `root/<run id>` with plan.json. Raises InvalidInput if the folder cannot be written."""
         folder = root / _safe(plan.run_id, "run id")
-        with _disk(root):
+        with disk_errors(root):
             root.mkdir(parents=True, exist_ok=True)
         try:
-            with _disk(folder):
+            with disk_errors(folder):
                 folder.mkdir()
         except InvalidInput as e:
             if isinstance(e.__cause__, FileExistsError):
@@ -221,7 +77,7 @@ class RunStore:
                     Problem(message="this run exists already", file=str(folder), cure="continue it with --resume")
                 ) from e
             raise
-        with _disk(folder):
+        with disk_errors(folder):
             write_whole(folder / "plan.json", to_json(plan, indent=2))
         store = cls(folder, plan)
         store.claim()
@@ -271,7 +127,7 @@ class RunStore:
         if self._journal is not None:
             return self._journal
         path = self.folder / "journal.jsonl"
-        with _disk(path):
+        with disk_errors(path):
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
@@ -284,7 +140,7 @@ class RunStore:
                         cure="wait for it to end, or stop it, then resume",
                     )
                 ) from e
-            with _disk(path):
+            with disk_errors(path):
                 _mend(fd)
         except BaseException:
             os.close(fd)
@@ -312,7 +168,7 @@ class RunStore:
         line = to_json(outcome) + b"\n"
         with self._writing:
             fd = self._claim()
-            with _disk(self.folder / "journal.jsonl"):
+            with disk_errors(self.folder / "journal.jsonl"):
                 before = os.fstat(fd).st_size
                 try:
                     rest = memoryview(line)
@@ -373,6 +229,22 @@ class RunStore:
         found = (self._read(path, list[PrecisionClass]) for path in self._device_files("precision.json"))
         return [one for classes in found if classes is not None for one in classes]
 
+    def write_software(self, device: str, software: DeviceSoftware) -> None:
+        self._write(self.device_folder(device) / "software.json", software)
+
+    def software(self) -> dict[str, DeviceSoftware]:
+        """What each device was given, by device id; runs of before this was kept have none."""
+        found = {path.parent.name: self._read(path, DeviceSoftware) for path in self._device_files("software.json")}
+        return {device: software for device, software in found.items() if software is not None}
+
+    def write_environment(self, environment: Environment) -> None:
+        self._write(self.folder / "environment.json", environment)
+
+    def environment(self) -> Environment | None:
+        """What farm ran on during this run, or None where that was not kept."""
+        path = self.folder / "environment.json"
+        return self._read(path, Environment) if path.is_file() else None
+
     def cell_folder(self, cell: str) -> Path:
         """Folder of a cell's log.txt and result.json; made if it is missing."""
         return self._folder("cells", _safe(cell, "cell id"))
@@ -385,7 +257,7 @@ class RunStore:
         path = self.folder / kind / name
         if not path.is_dir():
             try:
-                with _disk(path):
+                with disk_errors(path):
                     path.mkdir(parents=True, exist_ok=True)
             except InvalidInput:
                 # A run on a read-only disk can still be judged and read; whoever writes here meets the error then.
@@ -396,7 +268,7 @@ class RunStore:
         return sorted((self.folder / "devices").glob(f"[!.]*/{name}"))
 
     def _write(self, path: Path, value: Any) -> None:
-        with _disk(path):
+        with disk_errors(path):
             write_whole(path, to_json(value, indent=2))
 
     def _read(self, path: Path, kind: type[T]) -> T | None:

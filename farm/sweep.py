@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import os
 import secrets
 import signal
 import sys
@@ -28,9 +29,11 @@ from farm.cases import ModelRequest
 from farm.configs import CONFIGS, select_configs
 from farm.defaults import Limits
 from farm.errors import InvalidInput, Problem
+from farm.objects import HeldObjects
+from farm.paths import check_folder
 from farm.plan import Plan
 from farm.runner import Progress, Runner, Stop
-from farm.store import Objects, RunStore
+from farm.store import RunStore
 
 if TYPE_CHECKING:
     from farm.inventory import Inventory
@@ -139,9 +142,12 @@ def prepare(
     min_cosine_similarity: float | None = None,
     min_norm: float | None = None,
     limits: Limits | None = None,
-    out: str | Path = "runs",
+    out: str | Path | None = None,
 ) -> Plan:
-    """Everything up to the first touch of a device: the plan of what `sweep` would do. Raises InvalidInput."""
+    """Everything up to the first touch of a device: the plan of what `sweep` would do. Raises InvalidInput.
+
+    The inputs are stored in `out`, once nothing is left to refuse; without it nothing is written at all.
+    """
     from farm.cases import build_cases
     from farm.inventory import default_inventory, load_inventory, select_devices
     from farm.plan import make_plan
@@ -170,9 +176,13 @@ def prepare(
     )
     if requests == ():
         problems.add(Problem(message="no model given", cure="name a .tflite file, or list models in the inventory"))
-    cases = problems.collect(lambda: build_cases(requests or (), Objects(Path(out) / "objects"), limits))
+    if out is not None:
+        problems.collect(lambda: check_folder(Path(out), "choose a writable folder with --out"))
+    objects = HeldObjects(None if out is None else Path(out) / "objects")
+    cases = problems.collect(lambda: build_cases(requests or (), objects, limits))
     if problems.found or chosen is None or wanted is None or names is None or cases is None:
         raise InvalidInput(problems.found)
+    objects.write()
     now = datetime.now(timezone.utc)
     return make_plan(
         run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
@@ -340,9 +350,7 @@ def _run(store: RunStore, host: Callable[[], _Host], progress: Progress | None, 
 def _observe(store: RunStore, host: _Host, progress: Progress | None, stop: Stop) -> None:
     from farm.canary import measure_device
 
-    # Python idles while agents run, so what the verdicts need is imported meanwhile. The first agents are those of the
-    # references, whose latency nobody asks for.
-    threading.Thread(target=importlib.import_module, args=("farm.judging",), name="imports", daemon=True).start()
+    _keep_environment(store)
     _make_references(store, host, progress, stop)
 
     def prepare_device(session: Session, runtimes: Callable[[str], Runtime]) -> None:
@@ -350,9 +358,40 @@ def _observe(store: RunStore, host: _Host, progress: Progress | None, stop: Stop
         wanted = dict.fromkeys((c.runtime, c.config) for c in mine)
         configs = {c.name: c for c in store.plan.configs}
         pairs = [(configs[config], runtimes(runtime)) for runtime, config in wanted]
+        _keep_software(store, session, [runtime for _, runtime in pairs])
         store.write_precision(session.device.id, measure_device(session, pairs, stopped=lambda: stop.draining))
 
     Runner(store=store, stop=stop, progress=progress, prepare=prepare_device).run()
+
+
+def _keep_environment(store: RunStore) -> None:
+    """What farm runs on goes into the run folder, where records find it."""
+    from farm.environment import current_environment, joined
+
+    now, before = current_environment(), store.environment()
+    store.write_environment(now if before is None else joined(before, now))
+
+
+def _keep_software(store: RunStore, session: Session, runtimes: Sequence[Runtime]) -> None:
+    """Which agent and which runtime files a device gets, by digest."""
+    from farm.agents import agent_digest, agent_version
+    from farm.outcome import DeviceSoftware, RuntimeFiles
+
+    given = {
+        r.name: RuntimeFiles(
+            version=r.version, origin=r.origin, files={name: sha256 for name, (sha256, _) in r.files.items()}
+        )
+        for r in runtimes
+    }
+    store.write_software(
+        session.device.id,
+        DeviceSoftware(
+            platform=session.platform,
+            agent_version=agent_version(),
+            agent_sha256=agent_digest(session.find_agent(session.platform)),
+            runtimes=given,
+        ),
+    )
 
 
 def _make_references(store: RunStore, host: _Host, progress: Progress | None, stop: Stop) -> None:
@@ -371,6 +410,7 @@ def _make_references(store: RunStore, host: _Host, progress: Progress | None, st
         connect=lambda: open_transport(here),
         stop=stop,
     )
+    _import_meanwhile("farm.judging")
     try:
         for case in store.plan.cases:
             if stop.draining:
@@ -385,6 +425,16 @@ def _make_references(store: RunStore, host: _Host, progress: Progress | None, st
             store.write_reference(reference)
     finally:
         maker.close()
+
+
+def _import_meanwhile(module: str) -> None:
+    """Import what is needed later while agents run and Python idles.
+
+    Begun with the references, whose latency nobody reports, it is over before a GPU cell has compiled. The module must
+    share no package of ours with what sessions import later: two threads inside one package's import may deadlock.
+    """
+    if (os.cpu_count() or 1) > 1:
+        threading.Thread(target=importlib.import_module, args=(module,), name="imports", daemon=True).start()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 
 from farm.errors import InvalidInput, Problem
 from farm.flatbuffer import Bytes, Damaged, Reader
+from farm.paths import check_file
 from farm.tflite_checks import BITS, check_model, stored_bytes
 from farm.tflite_schema import OPERATORS, TABLES, TENSOR_TYPES, UNIONS
 
@@ -172,6 +173,7 @@ def _open(path: Path) -> memoryview:
     def refuse(message: str, cure: str | None = None) -> InvalidInput:
         return InvalidInput(Problem(message=message, file=str(path), cure=cure))
 
+    check_file(path)
     try:
         with path.open("rb") as file:
             head = file.read(512)
@@ -181,8 +183,10 @@ def _open(path: Path) -> memoryview:
         raise refuse("there is no such file", "check the path") from e
     except IsADirectoryError as e:
         raise refuse("is a directory, not a model", "give the .tflite file inside it") from e
-    except (OSError, ValueError) as e:
-        raise refuse(f"cannot be read: {e}") from e
+    except OSError as e:
+        raise refuse(f"cannot be read: {e.strerror or e}", "check its permissions, and what its links name") from e
+    except ValueError as e:
+        raise refuse(f"cannot be read: {e}", "check the path") from e
     if not head:
         raise refuse("is empty: 0 bytes", "download or copy the model again")
     if head[4:8] == b"TFL3":

@@ -18,6 +18,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from farm.errors import InvalidInput, Problem
+from farm.paths import check_file
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 40
@@ -118,6 +119,7 @@ def read_yaml(path: Path, what: str) -> YamlFile:
     Raises InvalidInput when nothing can be made of it: missing, unreadable, too large, not UTF-8, not YAML, empty,
     a list at the top, values past the bounds. Smaller problems are in `problems` of the result.
     """
+    check_file(path)
     try:
         with path.open("rb") as f:
             raw = f.read(MAX_BYTES + 1)

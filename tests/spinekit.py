@@ -11,9 +11,10 @@ import numpy as np
 from farm.cases import Case, InputArray, InputSet
 from farm.configs import CONFIGS
 from farm.defaults import Limits
+from farm.objects import Objects
 from farm.plan import Cell, Plan, PlannedDevice
 from farm.runtimes import Runtime, host_platform
-from farm.store import Objects, RunStore
+from farm.store import RunStore
 from tests import fakert
 
 X = np.linspace(0.1, 2.0, 16, dtype=np.float32).reshape(1, 16)

@@ -12,10 +12,10 @@ import pytest
 from farm.canary import Canaries, canary_input, classify, local_identity, remote_identity
 from farm.configs import CONFIGS
 from farm.defaults import Limits
+from farm.objects import Objects
 from farm.plan import PlannedDevice
 from farm.runtimes import find_runtime, host_platform
 from farm.session import Session
-from farm.store import Objects
 from farm.transports.base import Completed
 from farm.transports.local import LocalTransport
 from tests.lab.gpus import gpus

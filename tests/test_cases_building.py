@@ -12,7 +12,7 @@ from farm.cases import Case, ModelRequest, Spec, build_cases
 from farm.codec import from_json, to_json
 from farm.defaults import Limits
 from farm.errors import InvalidInput
-from farm.store import Objects
+from farm.objects import Objects
 
 
 class Bench:

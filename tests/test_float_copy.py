@@ -17,10 +17,10 @@ from farm.float_copy import float_copy
 from farm.inventory import Inventory
 from farm.judge import judge_cell
 from farm.judge.verdict import CellEvidence
+from farm.objects import Objects
 from farm.outcome import Reference
 from farm.plan import PlannedDevice
 from farm.rewrite import NotRewritable
-from farm.store import Objects
 from farm.sweep import sweep
 from farm.tflite import Model, Tensor
 from tests import graphs
@@ -325,11 +325,23 @@ def test_without_a_copy_fp32_bands_never_fail() -> None:
     assert judge_cell(hybrid(copied=False, config="gpu", precision="fp16")).verdict == "pass"
 
 
-def test_ops_that_stayed_on_the_cpu_may_quantise_there() -> None:
+@pytest.mark.parametrize("level", ["partial", "unknown"])
+def test_ops_that_stayed_on_the_cpu_may_quantise_there(level: str) -> None:
     quantised = noisy(RIGHT, PLAIN_SNR)
     assert judge_cell(hybrid(quantised)).verdict == "fail"
-    assert judge_cell(hybrid(quantised, delegation="partial")).verdict == "inconclusive"
-    assert judge_cell(hybrid(quantised, delegation="partial", config="gpu", precision="fp16")).verdict == "pass"
+    got = judge_cell(hybrid(quantised, delegation=level))
+    assert (got.verdict, got.reasons) == ("inconclusive", ("REFERENCE_UNSTABLE",))
+    assert "quantise there as well" in got.message
+    assert judge_cell(hybrid(delegation=level)).verdict == "pass"
+    assert judge_cell(hybrid(quantised, delegation=level, config="gpu", precision="fp16")).verdict == "pass"
+    # Quantised activations explain 46 dB, not 10.
+    assert judge_cell(hybrid(noisy(RIGHT, 10), delegation=level)).verdict == "fail"
+
+
+def test_the_cpu_forced_to_fp16_is_judged_as_an_fp16_device() -> None:
+    got = judge_cell(hybrid(noisy(RIGHT, PLAIN_SNR), config="cpu-fp16", precision="fp16"))
+    assert got.verdict == "pass"
+    assert any("float copy" in note for note in got.notes)
 
 
 def test_a_copy_that_quantised_activations_cannot_explain_blames_nobody() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from farm.hazards import Hazard, Stats, hazards, merged, stats_of
-from farm.store import Objects
+from farm.objects import Objects
 from tests import graphs
 from tests.trustkit import case_of, maker, model_of, rng
 

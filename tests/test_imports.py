@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "farm"
 # foundation comes first), or its own files. Imports under TYPE_CHECKING are for the type checker and do not count.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("agent_protocol", "caches", "codec", "defaults", "errors", "flatbuffer", "native_library", "probe_parsers"),
-    ("arrays", "delegation", "resources", "tflite_schema"),
-    ("configs", "metrics", "tflite_checks", "yaml_lines"),
+    ("delegation", "paths", "resources", "tflite_schema"),
+    ("arrays", "configs", "metrics", "objects", "tflite_checks", "yaml_lines"),
     ("doors", "runtimes", "tflite"),
     ("agents", "metadata", "profiles"),
     ("graph", "rewrite"),

@@ -15,10 +15,10 @@ from farm.inventory import Inventory
 from farm.judge import judge_cell
 from farm.judge.verdict import CellEvidence
 from farm.metrics import EXACT_SNR_DB
+from farm.objects import Objects
 from farm.outcome import Recomputed
 from farm.plan import PlannedDevice
 from farm.reductions import NotRecomputed, agreement_db, find_reductions, recompute, refusal, stored
-from farm.store import Objects
 from farm.sweep import sweep
 from farm.tflite import Model, Op, Quantization
 from tests import graphs

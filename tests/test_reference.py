@@ -12,10 +12,10 @@ import pytest
 from farm.agents import agent_binary, agent_digest
 from farm.cases import Case
 from farm.defaults import Limits
+from farm.objects import Objects
 from farm.outcome import Reference
 from farm.reference import REDUCED_PRECISION, References, _fp32_model
 from farm.runtimes import Runtime, find_runtime, host_platform
-from farm.store import Objects
 from farm.transports.base import Completed
 from farm.transports.local import LocalTransport
 from tests import graphs

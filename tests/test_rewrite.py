@@ -9,8 +9,8 @@ import pytest
 
 from farm.agent_protocol import AgentResult
 from farm.exposed import Exposed, run_exposed
+from farm.objects import Objects
 from farm.rewrite import NotRewritable, Rewrite
-from farm.store import Objects
 from tests import graphs
 from tests.trustkit import case_of, maker, model_of, rng
 

@@ -18,11 +18,11 @@ from farm.classify import classify, last_stage, refused
 from farm.configs import CONFIGS
 from farm.defaults import Limits
 from farm.delegation import Delegation
+from farm.objects import Objects
 from farm.outcome import Failure
 from farm.plan import PlannedDevice
 from farm.runtimes import Runtime, find_runtime, host_platform
 from farm.session import Observation, Session, Task, _with_fallback, _without_silent_cpu, case_task
-from farm.store import Objects
 from farm.transports.base import Completed
 from farm.transports.local import LocalTransport
 from tests import graphs

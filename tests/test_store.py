@@ -19,9 +19,10 @@ from farm.configs import Config
 from farm.defaults import Limits
 from farm.delegation import Delegation
 from farm.errors import InvalidInput, NoSpace, TransferFailed
+from farm.objects import MMAP_FROM_BYTES, Objects
 from farm.outcome import Failure, Outcome, PrecisionClass, Reference
 from farm.plan import Plan, PlannedDevice
-from farm.store import MMAP_FROM_BYTES, Objects, RunStore
+from farm.store import RunStore
 
 SHA_EMPTY = hashlib.sha256(b"").hexdigest()
 

@@ -12,9 +12,9 @@ from farm.agents import agent_binary, agent_digest
 from farm.cases import Case, InputArray, InputSet
 from farm.defaults import Limits
 from farm.graph import graph_facts
+from farm.objects import Objects
 from farm.reference import References
 from farm.runtimes import find_runtime, host_platform
-from farm.store import Objects
 from farm.tflite import Model, read_model
 from farm.transports.local import LocalTransport
 from tests import graphs

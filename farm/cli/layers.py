@@ -92,8 +92,8 @@ def command(
     from farm.defaults import Limits
     from farm.inventory import default_inventory, select_devices
     from farm.layers.study import Study, open_model, study_device
+    from farm.objects import Objects
     from farm.runner import open_transport
-    from farm.store import Objects
 
     inventory = open_inventory(inventory_path) if devices or inventory_path else default_inventory()
     chosen = select_devices(inventory, devices)

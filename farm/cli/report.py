@@ -30,6 +30,7 @@ def command(run: Path, form: str, output: Path | None) -> None:
     import msgspec
 
     from farm import codec
+    from farm.paths import write_named
     from farm.report import render
     from farm.report.matrix import Matrix
 
@@ -55,6 +56,6 @@ def command(run: Path, form: str, output: Path | None) -> None:
         show(text)
         return
     try:
-        codec.write_whole(output, text.encode())
+        write_named(output, text.encode())
     except OSError as error:
         raise InvalidInput(Problem(message=f"cannot be written: {error.strerror}", file=str(output))) from error

@@ -171,13 +171,9 @@ def command(
             **{name: value for name, value in wanted.items() if value is not None},
         )
 
-    if json_output is not None:
-        from farm import codec
-
-        try:
-            codec.write_whole(json_output, codec.to_json(result.matrix, indent=1))
-        except OSError as error:
-            raise InvalidInput(Problem(message=f"cannot write: {error.strerror}", file=str(json_output))) from error
+    code = int(result.exit_code)
+    if json_output is not None and not write_matrix(json_output, result.matrix):
+        code = code or 3
     if as_json:
         print_json(result.matrix)
     else:
@@ -187,11 +183,25 @@ def command(
     print(f"Run kept in {result.run_folder} (report.html, report.md, matrix.json, junit.xml).", file=sys.stderr)
     if demo:
         print(
-            f"A CI job would have got exit code {result.exit_code} ({CODES.get(result.exit_code, '?')}).",
+            f"A CI job would have got exit code {code} ({CODES.get(code, '?')}).",
             file=sys.stderr,
         )
-        return 0 if result.exit_code == 1 else result.exit_code
-    return int(result.exit_code)
+        return 0 if code == 1 else code
+    return code
+
+
+def write_matrix(path: Path, matrix: Any) -> bool:
+    """Write the matrix where --json-output says; where that fails say so, for the run itself is done and kept."""
+    from farm import codec
+    from farm.paths import write_named
+
+    try:
+        write_named(path, codec.to_json(matrix, indent=1))
+    except OSError as error:
+        kept = "the run's own matrix.json holds the same"
+        print(f"farm: {path}: cannot be written: {error.strerror or error} ({kept})", file=sys.stderr)
+        return False
+    return True
 
 
 def refuse_with_resume(context: click.Context) -> None:

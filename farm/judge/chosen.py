@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from farm.agent_protocol import AgentResult, OutputData
+from farm.configs import XNNPACK_FORCE_FP16
 from farm.judge.bands import BANDS
 from farm.judge.pair import number
 from farm.judge.verdict import CellEvidence
@@ -23,9 +24,10 @@ Exact = Mapping[tuple[int, int, int], OutputData]
 def choose(evidence: CellEvidence, reference: Reference) -> tuple[Reference, list[str]]:
     """The reference for this cell, and sentences that say why it is not the plain one.
 
-    A CPU cell keeps the plain reference: it does what the same kernels do here (JUDGE.md, reference).
+    A CPU cell keeps the plain reference: it does what the same kernels do here (JUDGE.md, reference). The CPU forced to
+    FP16 stands for an FP16 device, so it is judged as one.
     """
-    if evidence.config.accelerator == "cpu":
+    if evidence.config.accelerator == "cpu" and not evidence.config.xnnpack_flags & XNNPACK_FORCE_FP16:
         return _sound_floor(reference)
     notes: list[str] = []
     graph = evidence.case.graph
@@ -68,11 +70,13 @@ def _float_copy(evidence: CellEvidence, plain: Reference, ops: str) -> tuple[Ref
         f"judged against a float copy with dequantised weights: the CPU's own result{apart} quantises activations on "
         f"the fly ({ops})"
     ]
+    # The copy's own note tells the judge that its target may still have met quantising kernels.
     outcome = evidence.outcome
-    if outcome is not None and outcome.delegation.level != "full":
-        # Ops left on the CPU quantise there as well, so the target may lie anywhere between both answers.
-        copy = replace(copy, floor=plain.first, floor_note="the plain CPU run")
-        notes.append("some ops may have run in the CPU's quantising kernels: the plain CPU run is the noise floor")
+    level = outcome.delegation.level if outcome is not None else "unknown"
+    if evidence.config.accelerator == "cpu":
+        copy = replace(copy, dequantised_note="the CPU's kernels quantise here as well")
+    elif level != "full":
+        copy = replace(copy, dequantised_note="ops that stayed on the CPU quantise there as well")
     return copy, notes
 
 

@@ -157,6 +157,7 @@ class OutputJudge:
             low_precision=self.low_precision,
             reference=self.seen.reference,
             position=self.position,
+            snr_db=look.pair.metrics.snr_db,
         )
         return excuse or Hit(
             verdict="fail", reason=decision.reason or "PRECISION_DEGRADATION", message=decision.message

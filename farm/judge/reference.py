@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 from farm.agent_protocol import OutputData
 from farm.graph import GraphFacts, OutputFacts
-from farm.judge.bands import BANDS, FP16_SMALLEST_NORMAL, MAX_RECOMPUTED_REDUCTION, MAX_SHARED_NONFINITE
+from farm.judge.bands import (
+    BANDS,
+    FP16_SMALLEST_NORMAL,
+    MAX_RECOMPUTED_REDUCTION,
+    MAX_SHARED_NONFINITE,
+    NOISE_MARGIN_DB,
+)
 from farm.judge.chosen import SOUND_DB
 from farm.judge.pair import number
 from farm.judge.verdict import VerdictWord
@@ -111,27 +117,38 @@ def excused_miss(
     low_precision: bool,
     reference: Reference | None = None,
     position: int = 0,
+    snr_db: float | None = None,
 ) -> Hit | None:
-    """A missed band that the reference itself may be to blame for."""
+    """A missed band that the reference itself may be to blame for. snr_db: how near the target came, if known."""
     hit = _reduction_to_blame(facts, reference, position)
     if hit is not None:
         return hit
     if reference is not None and reference.float_copy:
-        near = dict(enumerate(reference.plain_snr_db)).get(position)
-        least = BANDS["values-fp16"]["fail_snr_db"].value
-        if near is not None and near < least:
-            return doubt(
-                "REFERENCE_UNSTABLE",
-                f"the CPU's own result and that of its float copy with dequantised weights are {number(near)} dB "
-                f"apart, more than quantised activations explain ({number(least)} dB)",
-            )
-    elif graph is not None and graph.hybrid_ops and not low_precision:
+        return _copy_to_blame(reference, position, snr_db)
+    if graph is not None and graph.hybrid_ops and not low_precision:
         why = (reference.dequantised_note if reference is not None else "") or "no float copy of the model was run"
         return doubt(
             "REFERENCE_UNSTABLE",
             f"the CPU quantises activations on the fly ({', '.join(sorted(set(graph.hybrid_ops)))}): it is only an "
             f"approximation of the float result, and {why}",
         )
+    return None
+
+
+def _copy_to_blame(reference: Reference, position: int, snr_db: float | None) -> Hit | None:
+    """A miss that quantised activations explain: the target may have met them, and is no worse than the plain CPU."""
+    near = dict(enumerate(reference.plain_snr_db)).get(position)
+    least = BANDS["values-fp16"]["fail_snr_db"].value
+    if near is not None and near < least:
+        return doubt(
+            "REFERENCE_UNSTABLE",
+            f"the CPU's own result and that of its float copy with dequantised weights are {number(near)} dB apart, "
+            f"more than quantised activations explain ({number(least)} dB)",
+        )
+    explained = near is None or snr_db is None or snr_db >= near - NOISE_MARGIN_DB
+    if reference.dequantised_note and explained:
+        apart = "" if near is None else f", and the CPU's own result lies {number(near)} dB from the float copy"
+        return doubt("REFERENCE_UNSTABLE", f"{reference.dequantised_note}{apart}")
     return None
 
 

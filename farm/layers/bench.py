@@ -13,9 +13,9 @@ import numpy as np
 from farm.agent_protocol import AgentResult
 from farm.configs import Config
 from farm.errors import InfraError
+from farm.objects import Objects
 from farm.runtimes import Runtime
 from farm.session import Observation, Session, Task
-from farm.store import Objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

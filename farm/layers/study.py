@@ -25,11 +25,11 @@ from farm.layers.locate import Blame, Local, blame, forgive_masks
 from farm.layers.sweep import BUDGET_BYTES, Feed, Sweep, sweep
 from farm.layers.view import Layer, View, watch
 from farm.layers.why import Reason, reasons
+from farm.objects import Objects
 from farm.outcome import PrecisionClass
 from farm.plan import PlannedDevice
 from farm.runtimes import Runtime
 from farm.session import Session
-from farm.store import Objects
 from farm.tflite import Model, read_model
 from farm.transports.base import Transport
 
