@@ -2,7 +2,7 @@
 # Variables: PYTHON=python3.12 picks the interpreter; PYTEST="-k agent -x" adds pytest options; SWEEP="--json" adds sweep options.
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test test-slow check lab-gpus lock docs wheel clean
+.PHONY: help sweep test test-slow check lab lab-sweep lab-gpus lock docs wheel clean
 
 PYTEST ?=
 SWEEP ?=
@@ -32,6 +32,16 @@ check: ## Lint, types and import directions
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(PY) -m pytest -q tests/test_imports.py
+
+lab: ## Start two emulated phones and an SSH host, print their inventory; ends with Ctrl-C
+	@PYTHON="$(PYTHON)" tools/bootstrap.sh dev
+	@tools/lab.sh
+	@$(PY) -m tests.lab.box
+
+lab-sweep: ## Start that lab, sweep the demo models over all of it, print the mixed matrix
+	@PYTHON="$(PYTHON)" tools/bootstrap.sh dev
+	@tools/lab.sh
+	@$(PY) -m tests.lab.box --sweep $(MODELS)
 
 lab-gpus: ## Put llvmpipe, SwiftShader and the test services on this machine (apt where root)
 	@tools/lab.sh

@@ -137,7 +137,10 @@ def build_agent(platform: str, compiler: Compiler, target: Path) -> None:
             out.chmod(0o755)
             os.replace(out, target)
     except OSError as e:
-        raise BuildError(f"the agent for {platform} cannot be built in {target.parent}: {e}") from e
+        raise BuildError(
+            f"the agent for {platform} cannot be built in {target.parent}: {e.strerror or e} "
+            "(make room there, or let FARM_CACHE_DIR name a folder that can be written to)"
+        ) from e
 
 
 def _build_bionic(folder: Path, compiler: Compiler, work: Path, out: Path) -> None:

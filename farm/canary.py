@@ -178,7 +178,7 @@ def measure_device(
     canaries = Canaries(
         session=session,
         agent_digest=agent_digest(session.find_agent(session.platform)),
-        identity=local_identity(session.device.env) if local else remote_identity(session.facts),
+        identity=local_identity(session.device.env) if local else remote_identity(session.facts, session.device.env),
         cache=cache_root() / "canaries",
     )
     return [canaries.measure(config, runtime) for config, runtime in pairs if not stopped()]
@@ -232,10 +232,13 @@ def _find_library(name: str) -> Path | None:
     return next((f / name for f in folders if (f / name).exists()), None)
 
 
-def remote_identity(facts: Mapping[str, Any]) -> str | None:
-    """What the numbers of a device behind a link depend on, or None if probing did not tell its build."""
+def remote_identity(facts: Mapping[str, Any], env: Mapping[str, str] | None = None) -> str | None:
+    """What the numbers of a device behind a link depend on, or None if probing did not tell all of it.
+
+    A phone's or a Mac's build holds its GPU driver; on Linux a driver is upgraded under the same build.
+    """
     build = facts.get("os_build")
-    if not build:
+    if not build or str(facts.get("platform", "")).startswith("linux"):
         return None
     wanted = ("platform", "os", "os_build", "model", "machine", "soc", "cpu", "gpu", "driver")
-    return repr([(k, facts.get(k)) for k in wanted])
+    return repr(([(k, facts.get(k)) for k in wanted], sorted((env or {}).items())))

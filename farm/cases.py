@@ -6,18 +6,20 @@ Bad input is refused here, all of it at once, before any device is touched.
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from farm.arrays import StoredArray, listed, open_arrays
+from farm.bundles import is_bundle, opened
 from farm.defaults import Limits
 from farm.errors import InvalidInput, Problem
 from farm.graph import GraphFacts, graph_facts
-from farm.inputs import Inputs, fit, make_input_sets, unknown_keys
-from farm.paths import same_file_key
+from farm.inputs import Inputs, UserInputs, fit, make_input_sets, unknown_keys
+from farm.paths import check_file, same_file_key
 from farm.tflite import InvalidModel, Model, Signature, read_model
 from farm.tflite_checks import BITS
 
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 
 LARGEST_INPUT_BYTES = 1 << 30
 """Nobody feeds a phone more than this; a shape that asks for it is a slip or a hostile file."""
+
+MEDIA = (
+    ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".wav", ".txt", ".npy",
+)  # fmt: skip
+"""Files that are no arrays by name; preprocess.py makes inputs of them and is loaded for them alone."""
 
 Origin = Literal["synthetic", "user"]
 
@@ -110,6 +117,10 @@ class ModelRequest:
     input_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     signature: str | None = None
     named_at: str = "command line"
+    name: str | None = None
+    """What reports call it; None = the file's stem. Set for a member of a bundle."""
+    folder: Path | None = None
+    """Where what the spec names beside the model is looked for; None = the model's own folder."""
 
 
 def build_cases(requests: Sequence[ModelRequest], objects: Objects, limits: Limits) -> tuple[Case, ...]:
@@ -121,7 +132,7 @@ def build_cases(requests: Sequence[ModelRequest], objects: Objects, limits: Limi
     problems: list[Problem] = []
     cases: list[Case] = []
     names, ids = _Unique(), _Unique()
-    for request in _distinct(requests, problems):
+    for request in _distinct(_opened(requests, objects, problems), problems):
         try:
             model: Model | None = read_model(request.path)
             invalid = None
@@ -130,7 +141,7 @@ def build_cases(requests: Sequence[ModelRequest], objects: Objects, limits: Limi
             continue
         except InvalidModel as e:
             model, invalid = None, e
-        name = names.take(_printable(request.path.stem))
+        name = names.take(_printable(request.name or request.path.stem))
         if model is None:
             assert invalid is not None
             cases.append(_damaged(request, name, ids.take(_slug(name)), invalid))
@@ -144,7 +155,19 @@ def build_cases(requests: Sequence[ModelRequest], objects: Objects, limits: Limi
     return tuple(cases)
 
 
-def _distinct(requests: Sequence[ModelRequest], problems: list[Problem]) -> Iterator[ModelRequest]:
+def _opened(requests: Sequence[ModelRequest], objects: Objects, problems: list[Problem]) -> Iterator[ModelRequest]:
+    """The requests with every bundle replaced by the models in it."""
+    for request in requests:
+        if not is_bundle(request.path):
+            yield request
+            continue
+        try:
+            yield from opened(request, objects)
+        except InvalidInput as e:
+            problems += e.problems
+
+
+def _distinct(requests: Iterable[ModelRequest], problems: list[Problem]) -> Iterator[ModelRequest]:
     """Requests for different files or signatures; the same one twice is one, unless the two want different things."""
     seen: dict[tuple[str, str | None], ModelRequest] = {}
     for r in requests:
@@ -241,6 +264,14 @@ class _Builder:
                     f"has no output {name!r}, which {self._request.spec.source or self._request.named_at} gives a kind",
                     f"outputs: {listed(dict.fromkeys(outputs))}",
                 )
+        for assertion in self._request.spec.assertions:
+            wanted = assertion.get("output")
+            if wanted is not None and wanted not in outputs:
+                where = self._request.spec.source or self._request.named_at
+                self._refuse(
+                    f"has no output {wanted!r}, about which {where} asserts something",
+                    f"outputs: {listed(dict.fromkeys(outputs))}",
+                )
 
     def _shapes(self, signatures: Sequence[Signature]) -> dict[int, dict[str, tuple[int, ...]]]:
         """Signature index → input name → shape given for it."""
@@ -301,6 +332,9 @@ class _Builder:
         given: dict[int, list[Inputs]] = {s.index: [] for s in self._model.signatures}
         warnings: dict[int, list[str]] = {s.index: [] for s in self._model.signatures}
         for path in self._request.inputs if signatures else ():
+            if self._request.spec.preprocess or os.path.isdir(path) or path.suffix.lower() in MEDIA:
+                self._add_files(path, signatures, facts, given, warnings)
+                continue
             try:
                 stored: dict[str, StoredArray] = open_arrays(path)
                 fitted = {s.index: fit(path, stored, self._model, s, facts[s.index]) for s in signatures}
@@ -323,6 +357,33 @@ class _Builder:
                 given[i] += fitted[i].sets
                 warnings[i] += fitted[i].warnings
         return given, warnings
+
+    def _add_files(
+        self,
+        path: Path,
+        signatures: Sequence[Signature],
+        facts: Mapping[int, GraphFacts],
+        given: dict[int, list[Inputs]],
+        warnings: dict[int, list[str]],
+    ) -> None:
+        """Pictures, sound, text, or arrays with rules: they serve every signature they fit and must fit one."""
+        from farm.preprocess import fit_files
+
+        folder = self._request.folder or self._request.path.parent
+        rules = self._request.spec.preprocess
+        fitted: dict[int, UserInputs] = {}
+        try:
+            check_file(path)
+            for s in signatures:
+                fitted[s.index] = fit_files(path, self._model, s, facts[s.index], rules, (folder, Path.cwd()))
+        except InvalidInput as e:
+            self.problems += e.problems
+            return
+        if not any(f.sets for f in fitted.values()):
+            self.problems += sorted((f.problems for f in fitted.values()), key=len)[0] if fitted else ()
+        for index, found in fitted.items():
+            given[index] += found.sets
+            warnings[index] += found.warnings
 
     def _input_sets(self, s: Signature, facts: GraphFacts, given: Sequence[Inputs]) -> tuple[InputSet, ...]:
         try:

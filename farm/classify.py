@@ -17,7 +17,7 @@ from farm.transports.base import Completed
 INVALID_FLATBUFFER = 501
 UNSUPPORTED_STATUSES = (5, 504)
 """LiteRtStatus: unsupported, compilation failed (facts of the C API, litert_common.h)."""
-ALLOCATION_STATUS = 2
+ALLOCATION_STATUS, EXPIRED_STATUS = 2, 7
 MESSAGE_LIMIT = 600
 EXIT_REFUSED, EXIT_NO_RESULT, EXIT_TIMED_OUT = 64, 74, 124
 """What the agent itself ends with when there is no result to read (agents/PROTOCOL.md)."""
@@ -103,6 +103,9 @@ def _from_result(result: AgentResult, log: str, accelerator: str, oom_killed: bo
     if result.status_name == ENDED_ITSELF and not refused_ops(log):
         # A failed CHECK in a library calls exit(1): no signal, and no word of refusal either.
         return Failure(code="CRASH", message=f"the runtime ended the process in stage '{stage}': {words}", stage=stage)
+    if result.status == EXPIRED_STATUS:
+        # The log's last error is then an old one, mostly of the ops the delegate left to the CPU.
+        return Failure(code="TIMEOUT", message=f"the runtime's own wait expired in stage '{stage}'", stage=stage)
     if accelerator in ("gpu", "npu") and stage == "compile":
         kind = accelerator.upper()
         if not any(kind in name.upper() for name in result.accelerators):
@@ -145,7 +148,7 @@ def _from_signal(number: int, stage: str, log: str, oom_killed: bool) -> Failure
             infra=True,
         )
     if name == "SIGILL":
-        message = f"SIGILL{where}: the runtime needs a newer CPU (an instruction this one lacks)"
+        message = f"SIGILL{where}: the runtime needs a newer CPU (an instruction this one lacks), or trapped itself"
         return Failure(code="CRASH", message=message, stage=stage, signal=number)
     if name in _CRASH_SIGNALS:
         if _OUT_OF_MEMORY.search(log):  # abort() after std::bad_alloc

@@ -24,6 +24,8 @@ class Limits:
     gpu_first_timeout_s: float = 300.0
     """First GPU cell of a (device, model, config): shader compilation is cold."""
     gpu_timeout_s: float = 120.0
+    lease_wait_s: float = 120.0
+    """How long to wait for another farm that uses the device."""
     attempts: int = 2
     """Tries at a cell; only `infra` outcomes are tried again."""
     min_norm: float = 1e-4

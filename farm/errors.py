@@ -80,6 +80,10 @@ class DeviceUnavailable(InfraError):
     code = "DEVICE_UNAVAILABLE"
 
 
+class DeviceLeased(DeviceUnavailable):
+    """Nothing is wrong with it, so nothing may be done about it either."""
+
+
 class HostKeyRefused(InfraError):
     code = "HOST_KEY_REFUSED"
 

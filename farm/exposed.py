@@ -20,7 +20,7 @@ from farm.agent_protocol import AgentResult, OutputData, RunData
 from farm.cases import Case
 from farm.hazards import Stats, merged, stats_of
 from farm.objects import Objects
-from farm.outcome import Recomputed
+from farm.outcome import IndexScores, Recomputed
 from farm.reductions import (
     MAX_BYTES,
     NotRecomputed,
@@ -33,10 +33,13 @@ from farm.reductions import (
 )
 from farm.rewrite import NotRewritable, Rewrite
 from farm.session import Observation, Task
-from farm.tflite import Model, read_model
+from farm.tflite import Model, Subgraph, read_model
 
 MAX_SPLITS = 16
 """Further runs when a group of tensors cannot be shown: enough to find one bad tensor among thousands."""
+SCORES = ("float32", "float16", "int8", "uint8", "int16", "int32")
+MAX_SCORES_BYTES = 1 << 26
+"""Largest tensor kept to tell near ties among its indices."""
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 
 
@@ -176,6 +179,51 @@ def _one(case: Case, model: Model, first: AgentResult, reduction: Reduction, sho
     except (NotRecomputed, KeyError, MemoryError) as e:
         return _told(reduction, note=str(e) or "out of memory")
     return _told(reduction, snr_db=worst, exact=tuple(exact))
+
+
+def index_scores(case: Case, task: Task, first: AgentResult, lab: Lab) -> tuple[IndexScores, ...]:
+    """What the index outputs of a case were chosen from; left out where it is large, or cannot be shown as it is."""
+    if case.graph is None:
+        return ()
+    model = read_model(task.model)
+    graph = model.subgraphs[model.signatures[case.signature].subgraph]
+    wanted: dict[int, tuple[int, int]] = {}
+    for position, output in enumerate(case.graph.outputs):
+        source = output.index_source
+        axis = None if source is None else _index_axis(model, graph, source)
+        if source is None or axis is None or graph.tensors[source].dtype not in SCORES:
+            continue
+        if 4 * int(np.prod(graph.tensors[source].shape, dtype=np.int64)) <= MAX_SCORES_BYTES:
+            wanted[position] = source, axis
+    if not wanted:
+        return ()
+    shown = run_exposed(case, task, model, list(dict.fromkeys(source for source, _ in wanted.values())), lab)
+    if isinstance(shown, str) or not same_outputs(first, shown.result):
+        return ()
+    out = []
+    for position, (source, axis) in wanted.items():
+        dtype, runs = graph.tensors[source].dtype, []
+        for run in shown.result.runs:
+            o = shown.output(run, source)
+            if o is None or o.size_bytes > MAX_SCORES_BYTES:
+                break
+            lab.kept.put_bytes(lab.objects.load(o.sha256, dtype, o.shape).tobytes())
+            runs.append(replace(run, outputs=(replace(o, repeat_sha256=(), repeat_files={}),)))
+        if len(runs) == len(shown.result.runs):
+            out.append(IndexScores(position=position, dtype=dtype, axis=axis, runs=tuple(runs)))
+    return tuple(out)
+
+
+def _index_axis(model: Model, graph: Subgraph, source: int) -> int | None:
+    """The axis of the one op that chooses indices from a tensor; None where it is computed, or there are several."""
+    found = set()
+    for op in graph.ops:
+        if op.inputs[:1] != (source,) or op.name not in ("ARG_MAX", "ARG_MIN", "TOPK_V2"):
+            continue
+        rank = len(graph.tensors[source].shape)
+        given = model.constant(graph.tensors[op.inputs[1]]) if op.name != "TOPK_V2" else np.array(-1)
+        found.add(None if given is None or given.size != 1 or not rank else int(given.reshape(-1)[0]) % rank)
+    return found.pop() if len(found) == 1 else None
 
 
 def with_floor(

@@ -7,13 +7,13 @@ left the range; partial sums of a MEAN did no harm): issue "Verdicts that can be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from farm.graph import SHAPE_OPS, Walk
+from farm.graph import SHAPE_OPS, Walk, called_subgraphs
 from farm.tflite import Model, Op, Tensor
 
 FP16_MAX = 65504.0
@@ -29,6 +29,8 @@ AMPLIFIED = 1e3
 FAR = 8
 """Ops looked at behind a tiny tensor, as long as it stays tiny."""
 PIECE = 1 << 22
+NAME_CHARS = 72
+"""A fused tensor's name may run over lines; its first part names the layer."""
 
 Kind = Literal[
     "overflow", "constant_overflow", "sum_overflow", "accumulator_risk", "underflow", "constant_underflow", "mask"
@@ -41,6 +43,7 @@ _AMPLIFIERS = frozenset(
 """Ops behind which a value that was flushed to zero is missed."""
 _GUARDS = frozenset(("ADD", "SUB", "MAXIMUM", "MINIMUM"))
 """Ops whose tiny constant (an epsilon) matters only where the other operand is tiny too."""
+_STATE = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"))
 _ROOTS = frozenset(("RSQRT", "LOG", "DIV"))
 """Ops that turn a flushed zero into infinity."""
 
@@ -69,7 +72,8 @@ class Hazard:
     """One place where FP16 changes the numbers.
 
     certain: the rule held wherever it was tried; else a device may well cope. value: the figure that breaks the limit.
-    elements: how many are concerned. op_index −1: no op (a constant nobody reads, an input).
+    elements: how many are concerned. outputs: positions of the signature outputs it leads to.
+    subgraph: name of the called subgraph the op is in; "" is the signature's own.
     """
 
     kind: Kind
@@ -81,6 +85,20 @@ class Hazard:
     elements: int
     certain: bool
     message: str
+    outputs: tuple[int, ...] = ()
+    subgraph: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseHazards:
+    """What was predicted for one case, kept in the run folder. seen, unseen: float tensors whose values were, or were
+    not, looked at; constants always are. note: why tensors were not seen."""
+
+    case: str
+    found: tuple[Hazard, ...] = ()
+    seen: int = 0
+    unseen: int = 0
+    note: str = ""
 
 
 def stats_of(values: np.ndarray) -> Stats:
@@ -140,16 +158,49 @@ def hazards(model: Model, activations: Mapping[int, Stats], *, signature: int = 
     activations: tensor → figures on the CPU; a tensor without an entry is not judged. Only float32 and float64 tensors
     are: float16 ones hold what they hold.
     """
-    graph = model.subgraphs[model.signatures[signature].subgraph]
+    chosen = model.signatures[signature]
+    graph = model.subgraphs[chosen.subgraph]
     walk = Walk(graph)
     found = [*_constants(model, walk, activations)]
     for op in graph.ops:
         for t in op.outputs:
             tensor, seen = graph.tensors[t], activations.get(t)
-            if seen is None or not seen.n or tensor.dtype not in ("float32", "float64"):
+            if seen is None or not seen.n or not is_judged(tensor):
                 continue
             found += _of_tensor(walk, op, tensor, seen, activations)
-    return tuple(sorted(found, key=lambda h: (h.op_index, h.tensor, h.kind)))
+    reached = _reached(walk, [t for _, t in chosen.outputs])
+    told = [replace(h, outputs=reached(h.op_index)) for h in found]
+    told.sort(key=lambda h: (h.op_index, h.tensor, h.kind))
+    everywhere = tuple(range(len(chosen.outputs)))
+    for other in called_subgraphs(model, graph):
+        if other.index != graph.index:
+            name = other.name or f"subgraph {other.index}"
+            inside = sorted(_constants(model, Walk(other), {}), key=lambda h: (h.op_index, h.tensor))
+            told += [
+                replace(h, outputs=everywhere, subgraph=name, message=f"{h.message} (in {name!r})") for h in inside
+            ]
+    return tuple(told)
+
+
+def is_judged(tensor: Tensor) -> bool:
+    """Whether a tensor's values may be a hazard: float16 ones hold what they hold."""
+    return tensor.dtype in ("float32", "float64")
+
+
+def _reached(walk: Walk, outputs: Sequence[int]) -> Callable[[int], tuple[int, ...]]:
+    """op → positions of the signature outputs computed from it; all of them where state carries values unseen."""
+    if any(op.name in _STATE for op in walk.graph.ops) or any(t.is_variable for t in walk.graph.tensors):
+        return lambda _op: tuple(range(len(outputs)))
+    behind: list[set[int]] = []
+    for output in outputs:
+        waiting, ops = [output], set[int]()
+        while waiting:
+            op = walk.producer.get(waiting.pop())
+            if op is not None and op.index not in ops:
+                ops.add(op.index)
+                waiting += [t for t in op.inputs if t >= 0]
+        behind.append(ops)
+    return lambda op: tuple(i for i, ops in enumerate(behind) if op in ops)
 
 
 def _of_tensor(walk: Walk, op: Op, tensor: Tensor, seen: Stats, activations: Mapping[int, Stats]) -> Iterator[Hazard]:
@@ -161,7 +212,7 @@ def _of_tensor(walk: Walk, op: Op, tensor: Tensor, seen: Stats, activations: Map
         total = _largest_total(walk, op, activations)
         if total > FP16_MAX:
             yield _hazard(
-                "accumulator_risk", op, tensor, total, 1, certain=False,
+                "accumulator_risk", walk, op, tensor, total, 1, certain=False,
                 says=f"sums magnitudes up to {total:.6g} on the way to its mean; an FP16 accumulator ends at 65504",
             )  # fmt: skip
     if seen.lost and (grown := _grown(walk, tensor.index, seen, activations)):
@@ -169,9 +220,9 @@ def _of_tensor(walk: Walk, op: Op, tensor: Tensor, seen: Stats, activations: Map
         gone = _vanishes(seen)
         which = "all its nonzero values" if gone else f"{seen.lost} of {seen.n} values"
         yield _hazard(
-            "underflow", op, tensor, seen.max_abs if gone else seen.min_abs, seen.lost, certain=gone,
+            "underflow", walk, op, tensor, seen.max_abs if gone else seen.min_abs, seen.lost, certain=gone,
             says=f"{which} are below 2^-25 (smallest {seen.min_abs:.3g}) and become zero in FP16; "
-            f"{behind.name} (op {behind.index}) makes {factor} of them",
+            f"{behind.name} (op {behind.index}) makes values up to {factor} of them",
         )  # fmt: skip
 
 
@@ -181,13 +232,13 @@ def _overflow(walk: Walk, op: Op, tensor: Tensor, seen: Stats) -> Hazard:
     if not positive and readers and seen.low < -FP16_MAX and all(r.name in ("ADD", "SOFTMAX") for r in readers):
         into = "SOFTMAX" if all(_ends_in_softmax(walk, r) for r in readers) else "an ADD"
         return _hazard(
-            "mask", op, tensor, seen.low, seen.beyond, certain=False,
+            "mask", walk, op, tensor, seen.low, seen.beyond, certain=False,
             says=f"{seen.beyond} values down to {seen.low:.6g} become −Inf in FP16, as masks do, on the way into "
             f"{into}: harmless {'unless a whole row is masked' if into == 'SOFTMAX' else 'only if a SOFTMAX follows'}",
         )  # fmt: skip
     summed = op.name == "SUM"
     return _hazard(
-        "sum_overflow" if summed else "overflow", op, tensor, seen.high if positive else seen.low, seen.beyond,
+        "sum_overflow" if summed else "overflow", walk, op, tensor, seen.high if positive else seen.low, seen.beyond,
         certain=True,
         says=f"{seen.beyond} of {seen.n} {'totals' if summed else 'values'} are beyond ±65504, FP16's largest number "
         f"(largest magnitude {seen.max_abs:.6g})",
@@ -209,7 +260,7 @@ def _constants(model: Model, walk: Walk, activations: Mapping[int, Stats]) -> It
             spoils = op.name == "MUL" and zeros > 0
             after = f", and {zeros} zeros times Inf are NaN" if spoils else ""
             yield _hazard(
-                "mask" if mask else "constant_overflow", op, tensor, worst, count, certain=not mask or spoils,
+                "mask" if mask else "constant_overflow", walk, op, tensor, worst, count, certain=not mask or spoils,
                 says=f"its constant {tensor.name!r} holds {count} values beyond ±65504 ({worst:.6g}), infinite in "
                 f"FP16{after}",
             )  # fmt: skip
@@ -217,7 +268,7 @@ def _constants(model: Model, walk: Walk, activations: Mapping[int, Stats]) -> It
             guard = op.name in _GUARDS
             after = ": it no longer guards against zero" if guard else ""
             yield _hazard(
-                "constant_underflow", op, tensor, seen.max_abs, seen.lost, certain=not guard,
+                "constant_underflow", walk, op, tensor, seen.max_abs, seen.lost, certain=not guard,
                 says=f"its constant {tensor.name!r} ({seen.max_abs:.3g} at most) is zero in FP16{after}",
             )  # fmt: skip
 
@@ -280,7 +331,12 @@ def _ends_in_softmax(walk: Walk, op: Op) -> bool:
     return bool(after) and all(r.name == "SOFTMAX" for r in after)
 
 
-def _hazard(kind: Kind, op: Op, tensor: Tensor, value: float, elements: int, *, certain: bool, says: str) -> Hazard:
+def _hazard(
+    kind: Kind, walk: Walk, op: Op, tensor: Tensor, value: float, elements: int, *, certain: bool, says: str
+) -> Hazard:
+    layer = walk.tensor(op.outputs[0]).name if op.outputs else ""
+    name = layer.split(";", 1)[0]
+    name = name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…"
     return Hazard(
         kind=kind,
         op=op.name,
@@ -290,5 +346,5 @@ def _hazard(kind: Kind, op: Op, tensor: Tensor, value: float, elements: int, *, 
         value=value,
         elements=elements,
         certain=certain,
-        message=f"{op.name} (op {op.index}): {says}",
+        message=f"{op.name} op {op.index}{f' {name!r}' if name else ''}: {says}",
     )

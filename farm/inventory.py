@@ -21,7 +21,7 @@ from farm.errors import InvalidInput, Problem
 from farm.plan import Known, PlannedDevice
 
 if TYPE_CHECKING:
-    from farm.doors.inventory import DeviceDoor, InventoryDoor
+    from farm.doors.inventory import DeviceDoor, HostDoor, InventoryDoor
     from farm.yaml_lines import YamlFile
 
 _GLOB = frozenset("*?[")
@@ -278,15 +278,15 @@ def _models(
     for i, entry in enumerate(door.models):
         at: tuple[str | int, ...] = ("models", i)
         line = file.line(at if isinstance(file.data["models"][i], str) else (*at, "path"))
-        is_glob = bool(_GLOB & set(entry.path)) and not (base / entry.path).exists()
+        is_glob = bool(_GLOB & set(entry.path)) and not os.path.exists(base / entry.path)
         paths = _glob(base, entry.path) if is_glob else [base / entry.path]
         if is_glob and not paths:
             _add(problems, file, line, f"no file matches {entry.path!r}", f"paths are relative to {file.path.name}")
         for model in paths:
             key = Path(os.path.abspath(model))
-            if not model.is_file():
-                sort = "is a folder" if model.is_dir() else "does not exist"
-                cure = "name its files, e.g. with '*.tflite'" if model.is_dir() else "check the path"
+            if not os.path.isfile(model):
+                sort = "is a folder" if os.path.isdir(model) else "does not exist"
+                cure = "name its files, e.g. with '*.tflite'" if os.path.isdir(model) else "check the path"
                 _add(problems, file, line, f"the model {entry.path!r} {sort}", f"{cure}; relative to {file.path.name}")
                 continue
             if key in requests and is_glob:
@@ -311,7 +311,7 @@ def _models(
 
 
 def _glob(base: Path, pattern: str) -> list[Path]:
-    return [base / p for p in sorted(glob.glob(pattern, root_dir=base, recursive=True)) if (base / p).is_file()]
+    return [base / p for p in sorted(glob.glob(pattern, root_dir=base, recursive=True)) if os.path.isfile(base / p)]
 
 
 def _add(problems: list[Problem], file: YamlFile, line: int, message: str, cure: str) -> None:
@@ -323,7 +323,8 @@ def _inventory(door: InventoryDoor, file: YamlFile, models: tuple[ModelRequest, 
     if door.devices is None and not door.hosts:
         devices = default_inventory().devices
     else:
-        devices = tuple(_device(d) for d in door.devices or [])
+        hosts = {h.id: h for h in door.hosts}
+        devices = tuple(_device(d, hosts) for d in door.devices or [])
     nightly, store, mqtt = door.nightly, door.store, door.mqtt
     return Inventory(
         devices=devices,
@@ -378,8 +379,15 @@ def _inventory(door: InventoryDoor, file: YamlFile, models: tuple[ModelRequest, 
     )
 
 
-def _device(d: DeviceDoor) -> PlannedDevice:
-    address: Mapping[str, str | None] = {"serial": d.serial, "host": d.host, "via": d.via, "adb_server": d.adb_server}
+def _device(d: DeviceDoor, hosts: Mapping[str, HostDoor]) -> PlannedDevice:
+    host = hosts.get(d.via) if d.via is not None else None
+    address: Mapping[str, str | None] = {
+        "serial": d.serial,
+        "host": d.host,
+        "via": d.via,
+        "ssh": host.ssh if host else None,
+        "adb_server": host.adb if host else d.adb_server,
+    }
     return PlannedDevice(
         id=d.id,
         transport=d.transport,
@@ -387,6 +395,9 @@ def _device(d: DeviceDoor) -> PlannedDevice:
         env=dict(d.env),
         profile=d.profile,
         tags=tuple(d.tags),
+        lock=_argv(d.lock) or (),
+        usb_reset=_argv(d.usb_reset) or (),
+        reset=_argv(d.reset) or (),
     )
 
 

@@ -87,12 +87,26 @@ class Recomputed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexScores:
+    """The tensor that the indices of output `position` point into, as the CPU computed it: it tells near ties.
+
+    axis: the one the indices count along. runs: one output each, of every input set and step.
+    """
+
+    position: int
+    dtype: str
+    axis: int
+    runs: tuple[RunData, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """The CPU reference of one case: two runs in fresh processes on this host, and the noise floor run.
 
     first, second: XNNPACK, one thread, FP32 forced. floor: reference kernels, or None with `floor_note` saying why.
     failure: why there is no reference (then first is None).
     recomputed: the large reductions of the model, one entry each.
+    index_scores: what ARG_MAX, ARG_MIN and TOPK_V2 outputs were chosen from, where that can be shown.
     dequantised: of a model with hybrid kernels, the same for its float copy with dequantised weights; else, or where
     that could not be made, None and `dequantised_note` says why. The copy's own `float_copy` is true, and its
     `plain_snr_db` tells for each output how near the plain reference it lies (None: not comparable).
@@ -110,6 +124,7 @@ class Reference:
     dequantised_note: str = ""
     float_copy: bool = False
     plain_snr_db: tuple[float | None, ...] = ()
+    index_scores: tuple[IndexScores, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

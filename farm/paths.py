@@ -60,9 +60,9 @@ def check_folder(path: Path, cure: str) -> None:
     """Raise InvalidInput if a folder could not be made, or written to, there; nothing is made."""
     check_text(path, cure)
     there = path.absolute()
-    while not there.exists() and not there.is_symlink() and there != there.parent:
+    while not os.path.lexists(there) and there != there.parent:
         there = there.parent
-    if not there.is_dir():
+    if not os.path.isdir(there):
         raise _refused(there, "is not a folder", cure)
     if not os.access(there, os.W_OK | os.X_OK):
         raise _refused(there, "this folder cannot be written to", cure)

@@ -12,6 +12,9 @@ from farm.cases import Case
 from farm.configs import Config
 from farm.defaults import Limits
 
+APP = "app"
+"""Transport of a device whose tensors came from inside an app: nothing connects to it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDevice:
@@ -20,10 +23,16 @@ class PlannedDevice:
     id: str
     transport: str
     address: dict[str, str] = field(default_factory=dict)
-    """Transport's own keys, all optional: serial, host, via, adb_server."""
+    """Transport's own keys, all optional: serial, host, via, adb_server; ssh: how to reach the host `via` names."""
     env: dict[str, str] = field(default_factory=dict)
     profile: str | None = None
     tags: tuple[str, ...] = ()
+    transient: bool = False
+    """Found by discovery, in no inventory: farm leaves nothing on it."""
+    lock: tuple[str, ...] = ()
+    usb_reset: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
+    """Commands of the lab, run here as argv: see inventory.DeviceOptions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +166,12 @@ def _config_rank(config: Config) -> int:
     if config.diagnostic:
         return 2
     return 0 if config.accelerator == "cpu" else 1
+
+
+def cell_id(device: str, case: str, config: str, runtime: str, taken: Container[str] = ()) -> str:
+    """Return the id of a cell that joins a run later; `taken` holds the other ids of the run, casefolded."""
+    (name,) = _cell_ids([(device, case, config, runtime)], {device})
+    return _digested(name, (device, case, config, runtime)) if name.casefold() in taken else name
 
 
 MAX_CELL_ID = 120

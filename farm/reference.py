@@ -29,7 +29,7 @@ from farm.codec import from_json, to_json, write_whole
 from farm.configs import CONFIGS, KernelMode
 from farm.defaults import Limits
 from farm.errors import FarmError, InvalidInput
-from farm.exposed import Lab, activations, recomputed, same_outputs, with_floor
+from farm.exposed import Lab, activations, index_scores, recomputed, same_outputs, with_floor
 from farm.float_copy import float_copy
 from farm.hazards import Stats
 from farm.metrics import compare
@@ -45,7 +45,7 @@ from farm.transports.base import Transport
 if TYPE_CHECKING:
     from farm.runtimes import Runtime
 
-FORMAT = 2
+FORMAT = 3
 """Part of the cache key: raise it when a reference run is made differently."""
 FLOOR_KERNELS: tuple[KernelMode, ...] = ("reference", "builtin")
 """Kernels for the noise floor, the first that runs."""
@@ -132,22 +132,32 @@ class References:
                 return reference
         return reference
 
-    def activations(self, case: Case) -> dict[int, Stats]:
-        """Figures of every float tensor of a case on this CPU, for hazards.py; tensor index → figures."""
+    def activations(self, case: Case, *, deadline_s: float | None = None) -> dict[int, Stats]:
+        """Figures of every float tensor of a case on this CPU, for hazards.py; tensor index → figures.
+
+        deadline_s: for one run and for all of them, shorter than the CPU's own. Raises FarmError or OSError.
+        """
         with _fp32_model(Path(case.model_path)) as model:
-            task = dataclasses.replace(self._task(case), model=model)
+            task = self._task(case)
+            end = task.deadline_s if deadline_s is None else min(task.deadline_s, deadline_s)
+            task = dataclasses.replace(task, model=model, deadline_s=end, warmup=0)
             with self._lab(task) as lab:
                 return activations(case, task, lab)
 
     def _whole(self, case: Case, task: Task) -> Reference:
-        """The runs, and large reductions recomputed."""
+        """The runs, what indices were chosen from, and large reductions recomputed."""
         reference = self._run(case, task)
-        graph = case.graph
-        if reference.first is None or graph is None or not any(o.large_reduction for o in graph.outputs):
+        first, outputs = reference.first, case.graph.outputs if case.graph is not None else ()
+        if first is None:
+            return reference
+        if any(o.index_source is not None for o in outputs):
+            with self._lab(task) as lab:
+                reference = dataclasses.replace(reference, index_scores=index_scores(case, task, first, lab))
+        if not any(o.large_reduction for o in outputs):
             return reference
         with self._lab(task) as lab:
-            found = recomputed(case, task, reference.first, lab)
-            if reference.floor is not None and not same_outputs(reference.first, reference.floor):
+            found = recomputed(case, task, first, lab)
+            if reference.floor is not None and not same_outputs(first, reference.floor):
                 # The kernels of the floor sum in another order, and not always a better one.
                 found = with_floor(case, _floor_task(task, reference.floor_note), found, reference.floor, lab)
         return dataclasses.replace(reference, recomputed=found)
@@ -275,6 +285,7 @@ def _hashes(reference: Reference) -> list[str]:
     results = [r for one in whole for r in (one.first, one.second, one.floor) if r is not None]
     runs = [run for r in results for run in r.runs]
     runs += [run for one in whole for reduction in one.recomputed for run in reduction.exact]
+    runs += [run for one in whole for scores in one.index_scores for run in scores.runs]
     return sorted({sha for run in runs for o in run.outputs for sha in (o.sha256, *o.repeat_sha256)})
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -21,16 +22,22 @@ from farm.cases import Case
 from farm.codec import to_json
 from farm.configs import Config
 from farm.delegation import Delegation
-from farm.errors import BuildError, FarmError, InfraError, InvalidInput, NoSpace
-from farm.outcome import Failure, FailureCode, Outcome
+from farm.errors import BuildError, DeviceLeased, DeviceUnavailable, FarmError, InfraError, InvalidInput, NoSpace
+from farm.lease import new_owner
+from farm.outcome import Failure, FailureCode, Outcome, Thermal
 from farm.plan import Cell, Plan, PlannedDevice
+from farm.recovery import lab_command, recover
+from farm.sensors import Watch
 from farm.session import Observation, Session, case_task
 from farm.store import RunStore
 from farm.transports.base import Transport
 
 if TYPE_CHECKING:
     from farm.runtimes import Runtime
+    from farm.transports.gateway import Gateways
 
+ASIDE_S, ASIDE_MOST_S = 10.0, 300.0
+"""How long a device that recovery could not bring back is set aside, at first and at most."""
 LOG_TAIL_LINES = 40
 LOG_TAIL_CHARS = 4000
 
@@ -81,15 +88,32 @@ class Stop:
             session.close()
 
 
-def open_transport(device: PlannedDevice) -> Transport:
-    """The link a device's inventory entry asks for; the name in YAML is the module's name."""
+def open_transport(device: PlannedDevice, gateways: Gateways | None = None) -> Transport:
+    """The link a device's inventory entry asks for; the name in YAML is the module's name.
+
+    gateways: the run's connections to lab hosts, which phones behind them share; without it each gets its own.
+    """
     if device.transport == "local":
         from farm.transports.local import LocalTransport
 
         return LocalTransport(device.env)
+    if device.transport == "adb":
+        from farm.transports import adb
+
+        host = device.address.get("ssh")
+        if host is None:
+            return adb.open_transport(device)
+        from farm.transports.gateway import Gateway
+
+        return adb.open_transport(device, (gateways.of(host) if gateways is not None else Gateway(host)).dial)
     import importlib
 
-    module = importlib.import_module(f"farm.transports.{device.transport}")
+    try:
+        module = importlib.import_module(f"farm.transports.{device.transport}")
+    except ModuleNotFoundError as e:
+        raise DeviceUnavailable(
+            f"this farm has no transport '{device.transport}'; use the farm that planned the run"
+        ) from e
     link: Transport = module.open_transport(device)
     return link
 
@@ -120,16 +144,34 @@ class Runner:
     stop: Stop = field(default_factory=Stop)
     progress: Progress | None = None
     prepare: Callable[[Session, Callable[[str], Runtime]], None] | None = None
-    connect: Callable[[PlannedDevice], Transport] = open_transport
+    connect: Callable[[PlannedDevice], Transport] | None = None
+    """How to reach a device, if not by `open_transport`."""
     find_runtime: Callable[[str, str], Runtime] = _find_runtime
     """(name, platform) → bundle."""
+    owner: str = field(default_factory=new_owner)
+    """Under which this run holds the leases of its devices."""
 
     def run(self) -> None:
         """Return when every device is done or stopped. Raises what is no cell's business, e.g. a full disk here."""
+        if self.connect is not None:
+            return self._run(self.connect)
+        gateways: Gateways | None = None
+        if any("ssh" in d.address for d in self.store.plan.devices):
+            from farm.transports.gateway import Gateways
+
+            gateways = Gateways()
+        try:
+            return self._run(functools.partial(open_transport, gateways=gateways))
+        finally:
+            if gateways is not None:
+                gateways.close()
+
+    def _run(self, connect: Callable[[PlannedDevice], Transport]) -> None:
         plan = self.store.plan
         done = self.store.outcomes()
         todo = {d.id: [c for c in plan.cells if c.device == d.id and c.id not in done] for d in plan.devices}
         locks: dict[str, threading.Lock] = {}
+        visitors: Counter[str] = Counter(host_of(d) or d.id for d in plan.devices if todo[d.id])
         broken: list[BaseException] = []
         threads = []
         for device in plan.devices:
@@ -137,7 +179,16 @@ class Runner:
                 continue
             host = host_of(device)
             lock = locks.setdefault(host, threading.Lock()) if host is not None else None
-            work = _DeviceWork(runner=self, plan=plan, device=device, cells=todo[device.id], lock=lock, broken=broken)
+            work = _DeviceWork(
+                runner=self,
+                plan=plan,
+                device=device,
+                cells=todo[device.id],
+                lock=lock,
+                broken=broken,
+                visitors=visitors,
+                connect=connect,
+            )
             threads.append(threading.Thread(target=work, name=f"device {device.id}"))
         for thread in threads:
             thread.start()
@@ -157,9 +208,19 @@ class _DeviceWork:
     cells: list[Cell]
     lock: threading.Lock | None
     broken: list[BaseException]
+    visitors: Counter[str]
+    """How many devices of this run are still at work on each machine; the last one gives its lease back."""
+    connect: Callable[[PlannedDevice], Transport]
     seen: set[tuple[str, str]] = field(default_factory=set)
     """(model, config) pairs that compiled here before: their shaders are warm."""
     runtimes: dict[str, Runtime] = field(default_factory=dict)
+    counted: bool = True
+    """Is this device still among `visitors`?"""
+    locked: bool = False
+    aside: Failure | None = None
+    """Why the device is set aside (quarantined), looked at again from `look_again` on."""
+    look_again: float = 0.0
+    pause_s: float = ASIDE_S
 
     def __call__(self) -> None:
         try:
@@ -182,10 +243,38 @@ class _DeviceWork:
         return self.lock if self.lock is not None else nullcontext()
 
     def _work(self) -> None:
+        session: Session | None = None
+        try:
+            session, unusable = self._locked_open()
+            self._cells(session, unusable)
+        finally:
+            self.visitors[host_of(self.device) or self.device.id] -= 1
+            self.counted = False
+            if session is not None:
+                session.leave(clean=self.device.transient)
+            if self.locked:
+                self._release()
+
+    def _locked_open(self) -> tuple[Session | None, Failure | None]:
+        if self.device.lock:
+            try:
+                lab_command(self.device.lock, self.device, "acquire")
+            except DeviceUnavailable as e:
+                return None, infra_failure(e)
+            self.locked = True
+        return self._open()
+
+    def _release(self) -> None:
+        try:
+            lab_command(self.device.lock, self.device, "release")
+        except DeviceUnavailable as e:
+            self._say(str(e))
+
+    def _cells(self, session: Session | None, unusable: Failure | None) -> None:
         runner, store = self.runner, self.runner.store
         configs = {c.name: c for c in self.plan.configs}
         cases = {c.id: c for c in self.plan.cases}
-        session, unusable = self._open()
+        watch = None if session is None else self._watch(session)
         for cell in self.cells:
             if runner.stop.draining:
                 break
@@ -194,13 +283,14 @@ class _DeviceWork:
                 runner.progress.started(cell)
             began, clock = _now(), time.monotonic()
             attempts = 1
+            thermal = Thermal()
             if case.invalid is not None:
                 seen = _failed(Failure(code="INVALID_MODEL", message=case.invalid, stage="verify"))
-            elif session is None:
+            elif session is None or watch is None:
                 assert unusable is not None
                 seen = _failed(unusable)
             else:
-                attempts, seen = self._attempts(session, cell, case, config)
+                attempts, seen, thermal = self._visit(session, watch, cell, case, config)
             if runner.stop.immediate and seen.failure is not None and seen.failure.infra:
                 break  # We cut the link ourselves: the cell is unfinished, not failed.
             outcome = Outcome(
@@ -213,13 +303,61 @@ class _DeviceWork:
                 failure=seen.failure,
                 delegation=seen.delegation,
                 log_tail=log_tail(seen.log),
+                thermal=thermal,
             )
             _keep(store.cell_folder(cell.id), seen)
             store.append(outcome)
             if runner.progress is not None:
                 runner.progress.finished(cell, outcome)
-        if session is not None:
-            session.close()
+
+    def _visit(
+        self, session: Session, watch: Watch, cell: Cell, case: Case, config: Config
+    ) -> tuple[int, Observation, Thermal]:
+        """One cell on a device that may be set aside, or hot."""
+        if self.aside is not None:
+            if time.monotonic() < self.look_again:
+                return 1, _failed(self.aside), Thermal()
+            try:
+                session.open()
+            except FarmError as e:
+                self._set_aside(infra_failure(e))
+                return 1, _failed(infra_failure(e)), Thermal()
+            self._say("it answers again and is no longer set aside")
+            self.aside, self.pause_s = None, ASIDE_S
+        try:
+            before = watch.before(lambda: self.runner.stop.draining)
+        except DeviceUnavailable as e:
+            return 1, _failed(infra_failure(e)), Thermal()
+        attempts, seen = self._attempts(session, cell, case, config)
+        return attempts, seen, watch.thermal(before)
+
+    def _watch(self, session: Session) -> Watch:
+        from farm.profiles import Safety, load_profiles, match_profile
+
+        profiles = load_profiles()
+        named = next((p for p in profiles if p.id == self.device.profile), None)
+        profile = named or match_profile(session.facts, profiles)
+        return Watch(
+            transport=session.transport,
+            safety=profile.safety if profile is not None else Safety(),
+            timeout_s=self.plan.limits.connect_timeout_s,
+            say=self._say,
+        )
+
+    def _set_aside(self, failure: Failure) -> None:
+        """Quarantine: no cell waits for this device for a while, each one longer than the last."""
+        self.aside = failure
+        self.look_again = time.monotonic() + self.pause_s
+        self._say(f"set aside for {self.pause_s:.0f} s: {failure.message}")
+        self.pause_s = min(2 * self.pause_s, ASIDE_MOST_S)
+
+    def _say(self, sentence: str) -> None:
+        """Add a line to the device's own log."""
+        try:
+            with self.runner.store.device_folder(self.device.id).joinpath("log.txt").open("a", encoding="utf-8") as f:
+                f.write(f"{_now()} {sentence}\n")
+        except OSError:
+            return  # what matters is in the journal, and a full disk shows there
 
     def _open(self) -> tuple[Session | None, Failure | None]:
         """The open session, or the reason that all cells of this device get."""
@@ -230,24 +368,38 @@ class _DeviceWork:
                 break
             session = Session(
                 device=self.device,
-                transport=runner.connect(self.device),
+                transport=self.connect(self.device),
                 objects=runner.store.objects,
                 limits=self.plan.limits,
+                owner=runner.owner,
+                shared=lambda: self.visitors[host_of(self.device) or self.device.id] > self.counted,
+                stopped=lambda: runner.stop.draining,
             )
             runner.stop.watch(session)
             try:
-                facts = session.open()
-                runner.store.write_facts(self.device.id, facts)
+                self._first_contact(session)
+                runner.store.write_facts(self.device.id, session.facts)
                 if runner.prepare is not None:
                     with self._turn():
                         runner.prepare(session, functools.partial(self._runtime, platform=session.platform))
                 return session, None
             except FarmError as e:
-                session.close()
+                session.leave()
                 failure = infra_failure(e)
                 if not e.retryable or runner.stop.draining or attempt + 1 == self.plan.limits.attempts:
                     break
         return None, failure
+
+    def _first_contact(self, session: Session) -> None:
+        """Open a session, with the lab's commands where it has some. Raises InfraError."""
+        try:
+            session.open()
+        except InfraError as e:
+            if isinstance(e, DeviceLeased) or not (self.device.usb_reset or self.device.reset):
+                raise
+            error = recover(session, say=self._say, stopped=lambda: self.runner.stop.draining)
+            if error is not None:
+                raise error from None
 
     def _attempts(self, session: Session, cell: Cell, case: Case, config: Config) -> tuple[int, Observation]:
         limits = self.plan.limits
@@ -266,12 +418,17 @@ class _DeviceWork:
                 again = seen.failure is not None and seen.failure.infra
             if seen.failure is None or not seen.failure.infra:
                 return attempt, seen
-            if not again or attempt >= limits.attempts or self.runner.stop.draining:
+            self._say(f"{cell.id}: {seen.failure.code}: {seen.failure.message}")
+            if not again or self.runner.stop.draining:
                 return attempt, seen
-            try:
-                session.open()
-            except FarmError as e:
-                return attempt, _failed(infra_failure(e))
+            # The device is brought back also for the cells that follow.
+            error = recover(session, say=self._say, stopped=lambda: self.runner.stop.draining)
+            if error is not None:
+                if not self.runner.stop.draining:
+                    self._set_aside(infra_failure(error))
+                return attempt, _failed(infra_failure(error))
+            if attempt >= limits.attempts:
+                return attempt, seen
 
     def _observe(self, session: Session, cell: Cell, case: Case, config: Config) -> Observation:
         limits = self.plan.limits

@@ -24,6 +24,7 @@ from farm.caches import cache_root
 from farm.codec import from_json, to_json, write_whole
 from farm.errors import BuildError, InvalidInput, Problem
 from farm.native_library import NotALibrary, has_symbol, inspect_library
+from farm.paths import check_file
 
 MINIMUM_VERSION = "2.1.3"
 """The agent speaks to this version and newer: before, GPU options were another ABI."""
@@ -166,7 +167,8 @@ def find_runtime(selector: str | None, platform: str, store: Path | None = None)
         raise InvalidInput(
             Problem(
                 message=f"no {which} for {platform}; there is {there}",
-                cure="add one with `farm runtime add FILE` (a wheel, an .aar, a zip or a folder)",
+                cure=("" if selector or platform != host_platform() else "`pip install ai-edge-litert`, or ")
+                + "add one with `farm runtime add FILE`: a wheel, an .aar, a zip or a folder",
             )
         )
     if chosen[0].damage:
@@ -181,6 +183,11 @@ def add_runtime(source: Path, version: str | None = None, store: Path | None = N
     is no LiteRT runtime of MINIMUM_VERSION or newer, before anything is written.
     """
     store = store or runtime_store()
+    check_file(source)
+    if not os.path.exists(source):
+        raise _bad(source, "there is no such file or folder, or it cannot be read", cure="check the path")
+    if os.path.isfile(source) and os.access(source, os.R_OK) and not zipfile.is_zipfile(source):
+        raise _bad(source, "not a wheel, .aar or zip file", cure="give one of these, or a folder that holds libLiteRt")
     version = version or _version_of(source)
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){2}[A-Za-z0-9.]*", version):
         raise _bad(source, f"'{version}' is not a version like 2.3.0")
@@ -279,7 +286,7 @@ def _platforms(source: Path, name: str, data: bytes) -> tuple[str, ...]:
 
 def _version_of(source: Path) -> str:
     """From METADATA of a wheel, else from the file or folder name: libLiteRt itself states none."""
-    if source.is_file() and zipfile.is_zipfile(source):
+    if os.path.isfile(source) and os.access(source, os.R_OK) and zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as z:
             for info in z.infolist():
                 if re.fullmatch(r"ai_edge_litert[^/]*\.dist-info/METADATA", info.filename) and info.file_size < 1 << 20:

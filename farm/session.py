@@ -11,6 +11,8 @@ import dataclasses
 import os
 import re
 import secrets
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +24,11 @@ from farm.classify import classify, last_stage, refused
 from farm.configs import Config
 from farm.defaults import Limits
 from farm.delegation import Delegation, parse_log, refused_ops
-from farm.errors import DeadlineExceeded, DeviceUnavailable, InfraError
+from farm.errors import DeviceLost, DeviceUnavailable, InfraError
+from farm.lease import TTL_S, Lease, new_owner
 from farm.objects import Objects
 from farm.outcome import Failure
-from farm.place import LOG_LIMIT, Place, open_place
+from farm.place import Place, Ran, RemotePlace, far_root, open_place
 from farm.plan import PlannedDevice
 from farm.transports.base import Completed, Transport
 
@@ -34,8 +37,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 10.0
 """Our deadline lies this much above the agent's own, which therefore speaks first and names the stage."""
-RESULT_LIMIT = 64 << 20
-"""A result file beyond this is not one (a thousand outputs take well under 1 MiB)."""
+LEAVE_S = 10.0
+"""How long a visit that was cut may take to end its job and give the lease back."""
 ARGV_LIMIT = 16 << 10
 """Bytes of argv from which the job travels as a file: adb shells take 32 KiB at most."""
 
@@ -113,27 +116,87 @@ def _build_agent(platform: str) -> Path:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """A visit. `transport` need not be connected yet."""
+    """A visit. `transport` need not be connected yet.
+
+    owner: shared by all sessions of one farm process (lease.new_owner). shared: another session of it uses the same
+    machine, so the lease is given back by whoever leaves last; `leave` asks it. stopped: is the run being ended?
+    """
 
     device: PlannedDevice
     transport: Transport
     objects: Objects
     limits: Limits
     find_agent: Callable[[str], Path] = _build_agent
+    owner: str = field(default_factory=new_owner)
+    shared: Callable[[], bool] = lambda: False
+    stopped: Callable[[], bool] = lambda: False
     facts: dict[str, Any] = field(default_factory=dict)
     _agent: Path | None = None
     _place: Place | None = None
+    _lease: Lease | None = None
+    _tidied: bool = False
+    _closed: bool = False
 
     def open(self) -> Mapping[str, Any]:
-        """Connect and probe; the facts. Raises InfraError. Calling it again after a loss reconnects."""
+        """Connect, probe, take the lease; the facts. Raises InfraError. Calling it again after a loss reconnects."""
         from farm.probe import probe
 
         self._place = None
         self.transport.connect(self.limits.connect_timeout_s)
         if not self.facts:
             self.facts = dict(probe(self.transport, 3 * self.limits.connect_timeout_s))
-        self._place = open_place(self.transport, self.objects, timeout=self.limits.connect_timeout_s)
+        if not self.transport.shares_filesystem:
+            self._take_lease()
+        place = open_place(self.transport, self.objects, timeout=self.limits.connect_timeout_s, owner=self.owner)
+        if isinstance(place, RemotePlace) and not self._tidied:
+            place.tidy()
+            self._tidied = True
+        self._place = place
         return self.facts
+
+    def _take_lease(self) -> None:
+        """Become the device's only user. Raises DeviceUnavailable naming who is, LeaseLost if it was ours before."""
+        lease = self._lease
+        if lease is not None:
+            return lease.renew()
+        limits = self.limits
+        lease = Lease(
+            self.transport,
+            far_root(self.transport, limits.connect_timeout_s),
+            nonce=self.owner,
+            timeout_s=limits.connect_timeout_s,
+        )
+        lease.take(limits.lease_wait_s, stopped=self.stopped)
+        self._lease = lease
+        return None
+
+    def leave(self, *, clean: bool = False) -> None:
+        """End the visit in good order, as far as the device still answers: lease back, nothing of ours running.
+
+        clean: also remove everything farm keeps there.
+        """
+        place, lease = self._place, self._lease
+        try:
+            if lease is not None:
+                if self._closed:  # cut by another thread: the agent it ran may still be at work
+                    self.transport.connect(LEAVE_S)
+                last = not self.shared()
+                if isinstance(place, RemotePlace) and last and (self._closed or clean):
+                    lease.renew()
+                    place.end_all()
+                    if clean:
+                        place.remove_all()
+                        lease.token = None
+                elif isinstance(place, RemotePlace):
+                    place.flush()
+                if last:
+                    lease.free()
+        except InfraError:
+            # The lease runs out by itself, and the next visit ends what is left.
+            return
+        finally:
+            self._lease = self._place = None
+            self.transport.close()
 
     @property
     def platform(self) -> str:
@@ -145,6 +208,7 @@ class Session:
 
     def close(self) -> None:
         """End the visit now. Safe from another thread: whoever waits gets DeviceLost."""
+        self._closed = True
         self.transport.close()
 
     def observe(self, task: Task, runtime: Runtime) -> Observation:
@@ -229,27 +293,26 @@ class Session:
             place.put(f"{job.out_dir}/job.txt", job_file(job))
             argv = [argv[0], argv[1], f"args={job.out_dir}/job.txt"]
         kills_before = self._oom_kills()
-        completed: Completed | None = None
-        late: DeadlineExceeded | None = None
+        limit = task.deadline_s + GRACE_S
+        began = time.monotonic()
         try:
-            completed = self.transport.run(argv, task.deadline_s + GRACE_S, env=self._env(job))
-        except DeadlineExceeded as e:
-            late = e
-        raw = place.read(job.result, RESULT_LIMIT)
-        log = (place.read(job.log, LOG_LIMIT) or b"").decode("utf-8", "replace")
-        result, refusal = _accept(raw, job.nonce)
+            guard = None if self._lease is None else (self._lease, limit + TTL_S)
+            ran = place.execute(job.out_dir, argv, limit, self._env(job), guard)
+        except DeviceLost as e:
+            ran = self._rejoin(place, job.out_dir, e, limit - (time.monotonic() - began))
+        log = ran.log.decode("utf-8", "replace")
+        result, refusal = _accept(ran.result, job.nonce)
         if refusal:
             return _Process(
                 result=None,
                 failure=Failure(code="INFRA", message=f"the result was refused: {refusal}", infra=True),
                 log=log,
             )
-        if result is None and late is not None and not self.transport.shares_filesystem:
+        if result is None and ran.late is not None and not self.transport.shares_filesystem:
             # Behind a link a late answer may be the link's fault; only the agent's own progress lines prove otherwise.
-            stage = last_stage(late.output.encode())
+            stage = last_stage(ran.late.output.encode())
             if not stage:
-                raise late
-            limit = task.deadline_s + GRACE_S
+                raise ran.late
             return _Process(
                 result=None,
                 failure=Failure(code="TIMEOUT", message=f"killed after {limit:g} s in stage '{stage}'", stage=stage),
@@ -258,8 +321,8 @@ class Session:
         oom = result is None or result.signal != 0
         failure = classify(
             result,
-            completed,
-            log if log else _words(completed),
+            ran.completed,
+            log if log else _words(ran.completed),
             accelerator=task.config.accelerator,
             deadline_s=task.deadline_s + GRACE_S,
             oom_killed=oom and self._oom_kills() > kills_before,
@@ -267,6 +330,27 @@ class Session:
         if result is not None and failure is None:
             self._harvest(place, job, result)
         return _Process(result=result, failure=failure, log=log)
+
+    def _rejoin(self, place: Place, folder: str, lost: DeviceLost, left_s: float) -> Ran:
+        """Connect again and wait for the agent, which runs on without a link. Raises `lost` if that is in vain."""
+        if not isinstance(place, RemotePlace) or self._closed:
+            raise lost
+        end = time.monotonic() + 3 * self.limits.connect_timeout_s
+        pause = threading.Event()
+        while True:
+            try:
+                self.transport.connect(self.limits.connect_timeout_s)
+                break
+            except InfraError:
+                if self._closed or self.stopped() or time.monotonic() > end:
+                    raise lost from None
+                pause.wait(0.5)
+        before, now = self.facts.get("boot_id"), boot_id(self.transport, self.limits.connect_timeout_s)
+        if before and now and before != now:
+            raise DeviceLost(f"the device restarted while the agent ran ({lost})") from lost
+        if self._lease is not None:
+            self._lease.renew(max(0.0, left_s) + TTL_S)
+        return place.rejoin(folder, max(1.0, left_s))
 
     def _harvest(self, place: Place, job: Job, result: AgentResult) -> None:
         for run in result.runs:
@@ -279,6 +363,8 @@ class Session:
                         place.harvest(f"{job.out_dir}/{name}", sha256, output.size_bytes)
 
     def _clean(self, place: Place, folder: str) -> None:
+        if self._closed:
+            return
         try:
             place.close_job(folder)
         except InfraError:
@@ -304,6 +390,12 @@ class Session:
         except OSError:
             return 0
         return int(found[1]) if found else 0
+
+
+def boot_id(transport: Transport, timeout: float) -> str | None:
+    """What changes with every start of the device, or None where it does not tell."""
+    script = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || sysctl -n kern.bootsessionuuid 2>/dev/null; :"
+    return transport.run(["sh", "-c", script], timeout).stdout.decode("utf-8", "replace").strip() or None
 
 
 def _accept(raw: bytes | None, nonce: str) -> tuple[AgentResult | None, str]:

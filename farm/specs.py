@@ -6,6 +6,7 @@ every spec is reported at once, with file and line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -147,7 +148,7 @@ def _model_and_spec(path: Path) -> tuple[Path, Path | None]:
     if path.name.endswith(SUFFIX):
         return path.with_name(path.name.removesuffix(SUFFIX) + ".tflite"), path
     beside = spec_path(path)
-    return path, beside if beside.is_file() else None
+    return path, beside if os.path.isfile(beside) else None  # Path.is_file raises where a folder is locked
 
 
 def _named_model(model: Path, named: Path, spec: Path, door: SpecDoor, file: YamlFile) -> Path:
@@ -172,7 +173,7 @@ def _named_model(model: Path, named: Path, spec: Path, door: SpecDoor, file: Yam
 def _input_files(door: SpecDoor, file: YamlFile, at: tuple[str | int, ...], problems: list[Problem]) -> Iterable[Path]:
     for i, name in enumerate(door.inputs):
         path = file.path.parent / name
-        if path.is_file():
+        if os.path.isfile(path) or os.path.isdir(path):
             yield path
         else:
             problems.append(

@@ -6,6 +6,7 @@
         plan.json                  every cell, written first
         journal.jsonl              append-only, fsynced: one Outcome per finished cell; the truth about what ran
         references/<case>.json     Reference
+        hazards/<case>.json        CaseHazards: what FP16 cannot hold, of cases with a cell that failed in it
         devices/<id>/facts.json    what probing found
         devices/<id>/precision.json
         devices/<id>/software.json what the device was given: platform, agent, runtime files, by digest
@@ -20,6 +21,7 @@ processes never resume the same run.
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import threading
@@ -31,11 +33,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from farm.codec import from_json, to_json, write_whole
+from farm.configs import Config
 from farm.environment import Environment
 from farm.errors import InvalidInput, Problem
+from farm.hazards import CaseHazards
 from farm.objects import Objects, disk_errors
 from farm.outcome import DeviceSoftware, Outcome, PrecisionClass, Reference
-from farm.plan import Plan
+from farm.paths import check_file
+from farm.plan import Cell, Plan, PlannedDevice
 
 T = TypeVar("T")
 
@@ -87,15 +92,20 @@ class RunStore:
     def open(cls, folder: Path) -> RunStore:
         """Open an existing run. Raises InvalidInput if it is not one or its plan is damaged."""
         file = folder / "plan.json"
+        check_file(file)
         try:
             data = file.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as e:
-            what = "is no run: it holds no plan.json" if folder.is_dir() else "there is no such run folder"
+            what = "is no run: it holds no plan.json" if os.path.isdir(folder) else "there is no such run folder"
             raise InvalidInput(
                 Problem(message=what, file=str(folder), cure="name a folder that `farm sweep` has made")
             ) from e
         except OSError as e:
-            raise InvalidInput(Problem(message=f"cannot read the plan: {e.strerror or e}", file=str(file))) from e
+            raise InvalidInput(
+                Problem(
+                    message=f"cannot read the plan: {e.strerror or e}", file=str(file), cure="check its permissions"
+                )
+            ) from e
         try:
             plan = from_json(data, Plan)
         except msgspec.DecodeError as e:
@@ -179,6 +189,25 @@ class RunStore:
                     os.ftruncate(fd, before)
                     raise
 
+    def extend(self, *, device: PlannedDevice, config: Config, cell: Cell) -> None:
+        """Add a cell that was observed elsewhere to the plan; its outcome is already in the journal.
+
+        A device of that id is replaced, a config or cell that is there is kept. Raises InvalidInput as `claim`.
+        """
+        with self._writing:
+            self._claim()
+            plan = self.plan
+            extended = dataclasses.replace(
+                plan,
+                devices=(*(d for d in plan.devices if d.id != device.id), device),
+                configs=plan.configs if any(c.name == config.name for c in plan.configs) else (*plan.configs, config),
+                cells=plan.cells if any(c.id == cell.id for c in plan.cells) else (*plan.cells, cell),
+            )
+            path = self.folder / "plan.json"
+            with disk_errors(path):
+                write_whole(path, to_json(extended, indent=2))
+            self.plan = extended
+
     def outcomes(self) -> dict[str, Outcome]:
         """Finished cells by id; of several lines about one cell the last counts.
 
@@ -212,6 +241,14 @@ class RunStore:
         """References by case id."""
         found = (self._read(path, Reference) for path in sorted((self.folder / "references").glob("[!.]*.json")))
         return {reference.case: reference for reference in found if reference is not None}
+
+    def write_hazards(self, hazards: CaseHazards) -> None:
+        self._write(self.folder / "hazards" / f"{_safe(hazards.case, 'case id')}.json", hazards)
+
+    def hazards(self) -> dict[str, CaseHazards]:
+        """What was predicted, by case id; cases without an entry were never looked at."""
+        found = (self._read(path, CaseHazards) for path in sorted((self.folder / "hazards").glob("[!.]*.json")))
+        return {hazards.case: hazards for hazards in found if hazards is not None}
 
     def write_facts(self, device: str, facts: Mapping[str, Any]) -> None:
         self._write(self.device_folder(device) / "facts.json", dict(facts))

@@ -7,8 +7,10 @@ Everything a user gave is checked before a device is touched or a run folder mad
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import importlib
+import math
 import os
 import secrets
 import signal
@@ -25,10 +27,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm import __version__
 from farm.caches import prune_daily
-from farm.cases import ModelRequest
+from farm.cases import Case, ModelRequest
 from farm.configs import CONFIGS, select_configs
 from farm.defaults import Limits
-from farm.errors import InvalidInput, Problem
+from farm.errors import FarmError, InvalidInput, NoSpace, Problem
 from farm.objects import HeldObjects
 from farm.paths import check_folder
 from farm.plan import Plan
@@ -37,6 +39,7 @@ from farm.store import RunStore
 
 if TYPE_CHECKING:
     from farm.inventory import Inventory
+    from farm.judging import Predict
     from farm.report.matrix import Matrix, MatrixCell
     from farm.runtimes import Runtime
     from farm.session import Session
@@ -53,6 +56,8 @@ class SweepResult:
     matrix: Matrix
     interrupted: bool = False
     """The run was stopped before every cell was done; `resume=run_folder` finishes it."""
+    damage: tuple[str, ...] = ()
+    """What of the run folder could not be read, one sentence each."""
 
     @property
     def exit_code(self) -> int:
@@ -92,18 +97,25 @@ def sweep(
     progress: Progress | None = None,
     limits: Limits | None = None,
     stop: Stop | None = None,
+    arrange: Callable[[Plan], Plan] | None = None,
+    on_run: Callable[[RunStore], None] | None = None,
 ) -> SweepResult:
     """Run every model on every device in every config and judge the outputs.
 
     models: paths, or ModelRequests; none = the inventory's own. inputs: .npz / .safetensors files for all of them.
-    input_shapes: input name or inN → shape. Raises InvalidInput, before anything runs, with every problem found.
+    input_shapes: input name or inN → shape. arrange: may put the plan's cells into another order. on_run: told of the
+    run folder once it exists, before anything runs.
+    Raises InvalidInput, before anything runs, with every problem found.
     """
     stop = stop or Stop()
     if resume is not None:
         with RunStore.open(Path(resume)) as store:
             _claim(store)
             _check_resumable(store)
+            if on_run is not None:
+                on_run(store)
             return _run(store, _Host.find, progress, stop)
+    held = HeldObjects(Path(out) / "objects")
     plan = prepare(
         models,
         inventory=inventory,
@@ -120,9 +132,15 @@ def sweep(
         min_norm=min_norm,
         limits=limits,
         out=out,
+        held=held,
     )
-    host = _Host.find()  # an agent that cannot be built, or no runtime, must leave no run folder
+    host = _Host.find()  # an agent that cannot be built, or no runtime, must leave nothing behind
+    held.write()
+    if arrange is not None:
+        plan = arrange(plan)
     with RunStore.create(Path(out), plan) as store:
+        if on_run is not None:
+            on_run(store)
         return _run(store, lambda: host, progress, stop)
 
 
@@ -143,10 +161,12 @@ def prepare(
     min_norm: float | None = None,
     limits: Limits | None = None,
     out: str | Path | None = None,
+    held: HeldObjects | None = None,
 ) -> Plan:
     """Everything up to the first touch of a device: the plan of what `sweep` would do. Raises InvalidInput.
 
-    The inputs are stored in `out`, once nothing is left to refuse; without it nothing is written at all.
+    The inputs are stored in `out`, once nothing is left to refuse; without it nothing is written at all. With `held`
+    they wait there, and the caller stores them.
     """
     from farm.cases import build_cases
     from farm.inventory import default_inventory, load_inventory, select_devices
@@ -156,6 +176,12 @@ def prepare(
         inventory = default_inventory()
     elif isinstance(inventory, (str, Path)):
         inventory = load_inventory(Path(inventory))
+    if inventory.hosts:
+        from farm.discovery import planned
+        from farm.transports.gateway import Gateways
+
+        with Gateways() as gateways:
+            inventory = planned(inventory, gateways)
     given: dict[str, Any] = {
         "seed": seed,
         "repeats": repeats,
@@ -167,6 +193,9 @@ def prepare(
     limits = dataclasses.replace(base, **{k: v for k, v in given.items() if v is not None})
 
     problems = _Problems()
+    for wrong in _wrong_limits(limits):
+        problems.add(wrong)
+    usable = Limits() if problems.found else limits
     chosen = problems.collect(lambda: select_devices(inventory, tuple(devices or ())))
     wanted = problems.collect(lambda: select_configs(configs or (), own=inventory.configs))
     names = problems.collect(lambda: _runtime_names(runtime))
@@ -178,11 +207,12 @@ def prepare(
         problems.add(Problem(message="no model given", cure="name a .tflite file, or list models in the inventory"))
     if out is not None:
         problems.collect(lambda: check_folder(Path(out), "choose a writable folder with --out"))
-    objects = HeldObjects(None if out is None else Path(out) / "objects")
-    cases = problems.collect(lambda: build_cases(requests or (), objects, limits))
+    objects = held or HeldObjects(None if out is None else Path(out) / "objects")
+    cases = problems.collect(lambda: build_cases(requests or (), objects, usable))
     if problems.found or chosen is None or wanted is None or names is None or cases is None:
         raise InvalidInput(problems.found)
-    objects.write()
+    if held is None:
+        objects.write()
     now = datetime.now(timezone.utc)
     return make_plan(
         run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
@@ -198,20 +228,45 @@ def prepare(
     )
 
 
-def judge_run(run: RunStore | str | Path, *, today: date | None = None) -> Matrix:
-    """Judge what a run has observed so far and write its matrix and reports. Touches no device."""
+def _wrong_limits(limits: Limits) -> Iterator[Problem]:
+    """What would make every verdict nonsense: NaN slips through `<` and through click's ranges."""
+    cosine = limits.min_cosine_similarity
+    for name, value, fits, cure in (
+        ("seed", limits.seed, limits.seed >= 0, "give a whole number from 0 up"),
+        ("repeats", limits.repeats, limits.repeats >= 1, "give a whole number from 1 up"),
+        ("iterations", limits.iterations, limits.iterations >= 1, "give a whole number from 1 up"),
+        ("min_norm", limits.min_norm, 0 <= limits.min_norm < math.inf, "give a number from 0 up"),
+        ("min_cosine_similarity", cosine, cosine is None or -1 <= cosine <= 1, "give a number from -1 to 1"),
+    ):
+        if not fits:
+            yield Problem(message=f"{name} cannot be {value}", cure=cure)
+
+
+def judge_run(
+    run: RunStore | str | Path,
+    *,
+    today: date | None = None,
+    functions: bool = True,
+    predict: Predict | None = None,
+) -> Matrix:
+    """Judge what a run has observed so far and write its matrix and reports. Touches no device.
+
+    functions: False does not run the Python functions that the run's `assertions:` name (a run from elsewhere).
+    predict: adds the hazards of failing cases to the run; only a sweep does so, as it takes CPU runs.
+    """
     store = run if isinstance(run, RunStore) else RunStore.open(Path(run))
     from farm.judging import judge_store
 
-    matrix = judge_store(store, today or date.today())
+    matrix = judge_store(store, today or date.today(), functions=functions, predict=predict)
     from farm.report import write_reports
 
     try:
         write_reports(matrix, store.folder)
     except OSError as e:
-        raise InvalidInput(
-            Problem(message=f"the reports cannot be written: {e.strerror or e}", file=str(store.folder))
-        ) from e
+        again = f"then `farm judge {store.folder}` writes them from what is kept"
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(f"no space left for the reports in {store.folder}; make some, {again}") from e
+        raise FarmError(f"{store.folder}: the reports cannot be written: {e.strerror or e}; mend that, {again}") from e
     return matrix
 
 
@@ -300,7 +355,7 @@ def _claim(store: RunStore) -> None:
 def _check_resumable(store: RunStore) -> None:
     """A run can only go on with the very files it began with. Raises InvalidInput."""
     done = store.outcomes()
-    open_cases = {c.case for c in store.plan.cells if c.id not in done}
+    open_cases = {c.case for c in store.plan.cells if c.id not in done} | _without_reference(store)
     problems = []
     for case in store.plan.cases:
         if case.id not in open_cases or case.invalid is not None:
@@ -322,6 +377,11 @@ def _check_resumable(store: RunStore) -> None:
         raise InvalidInput(problems)
 
 
+def _without_reference(store: RunStore) -> set[str]:
+    """Cases whose reference was lost, or never made: without it their cells have no verdict."""
+    return {c.id for c in store.plan.cases if c.invalid is None} - store.references().keys()
+
+
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as f:
@@ -333,18 +393,35 @@ def _sha256(path: Path) -> str:
 def _run(store: RunStore, host: Callable[[], _Host], progress: Progress | None, stop: Stop) -> SweepResult:
     """References, then every unfinished cell, then the verdicts."""
     with _signals(stop):
-        done = len(store.outcomes())
+        outcomes = store.outcomes()
+        done = sum(c.id in outcomes for c in store.plan.cells)
         if progress is not None:
             progress.planned(len(store.plan.cells), done)
-        if done < len(store.plan.cells):
+        if done < len(store.plan.cells) or _without_reference(store):
             _observe(store, host(), progress, stop)
         if progress is not None:
             progress.stage("judging")
-        matrix = judge_run(store)
+        matrix = judge_run(store, predict=_predict(host, progress, stop))
     prune_daily()
     finished = store.outcomes()
     interrupted = any(c.id not in finished for c in store.plan.cells)
-    return SweepResult(run_folder=store.folder, matrix=matrix, interrupted=interrupted)
+    return SweepResult(run_folder=store.folder, matrix=matrix, interrupted=interrupted, damage=tuple(store.damage))
+
+
+def _predict(host: Callable[[], _Host], progress: Progress | None, stop: Stop) -> Predict:
+    """Nothing is found, built or imported for it unless a case failed in FP16."""
+
+    def predict(store: RunStore, cases: Sequence[Case]) -> None:
+        from farm.predict import Predictor
+
+        def found() -> tuple[Runtime, str]:
+            here = host()
+            return here.runtime, here.agent_digest
+
+        stage = progress.stage if progress is not None else lambda _words: None
+        Predictor(host=found, stop=stop, stage=stage)(store, cases)
+
+    return predict
 
 
 def _observe(store: RunStore, host: _Host, progress: Progress | None, stop: Stop) -> None:

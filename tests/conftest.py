@@ -49,6 +49,8 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("VK_ICD_FILENAMES", raising=False)
     monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
+    # Nobody listens there: a sweep without inventory must not find the phones of whoever runs the tests.
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "9")
 
 
 # A skip for these reasons stays a skip under FARM_TEST_NO_SKIP: nothing that setup could install would lift it.

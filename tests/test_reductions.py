@@ -300,7 +300,7 @@ def test_a_sum_that_could_not_be_checked_is_never_a_pass() -> None:
 
 
 def test_a_wrong_sum_before_the_last_one_leaves_no_recomputed_reference() -> None:
-    before = Recomputed(op="SUM", op_index=3, elements=1 << 18, outputs=(0,), snr_db=30.0)
+    before = Recomputed(op="SUM", op_index=3, elements=1 << 18, outputs=(0,), snr_db=60.0)
     got = judge_cell(reduced(OFF_41_DB, EXACT, snr_db=41.0, more=(before,)))
     assert (got.verdict, got.reasons) == ("inconclusive", ("REFERENCE_INVALID",))
 

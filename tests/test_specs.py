@@ -166,7 +166,7 @@ def test_an_unknown_kind_lists_the_kinds(model: Path) -> None:
         ("preprocess: nonsense", "'function' must be module:function, not 'nonsense'"),
         ("preprocess: {x: {layout: nwhc}}", "'layout': unknown word 'nwhc'"),
         ("assertions: [{message: m}]", "element 1 of 'assertions' needs either 'check' or 'function', and not both"),
-        ("assertions: [{check: c}]", "'message' is missing in element 1 of 'assertions'"),
+        ("assertions: [{check: cosine > 0}]", "'message' is missing in element 1 of 'assertions'"),
         ("min_cosine_similarity: 1.5", "'min_cosine_similarity' must be 1 at most, not 1.5"),
         ("signature: 3", "'signature' must be text, not a number (3)"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -33,12 +34,13 @@ class FarmGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         import farm.cli
 
-        return sorted(m.name for m in pkgutil.iter_modules(farm.cli.__path__) if not m.name.startswith("_"))
+        names = (m.name for m in pkgutil.iter_modules(farm.cli.__path__) if not m.name.startswith("_"))
+        return sorted(name.replace("_", "-") for name in names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"farm.cli.{cmd_name}").command
+        command = importlib.import_module(f"farm.cli.{cmd_name.replace('-', '_')}").command
         if not isinstance(command, click.Command):
             raise TypeError(f"farm/cli/{cmd_name}.py: `command` is not a click command")
         return command
@@ -66,6 +68,9 @@ def app() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; no exception leaves but SystemExit from the interpreter itself."""
+    # `>&-` and some services start programs without these streams; what is said then is for nobody.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # Tables hold characters that a C or Latin-1 terminal lacks; a report must never die of that.
         reconfigure = getattr(stream, "reconfigure", None)
@@ -94,6 +99,9 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
+        if isinstance(error, OSError) and stdout_is_broken():
+            say(f"stdout cannot be written: {error.strerror or error}")
+            return 3
         if "-v" in argv or "--verbose" in argv:
             traceback.print_exc()
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -105,8 +113,22 @@ def run(argv: Sequence[str]) -> int:
         return 3
 
 
+def stdout_is_broken() -> bool:
+    """Whether stdout takes no more (a full disk behind `> file`); what waits for it is dropped then."""
+    try:
+        sys.stdout.write("\n")  # nothing may be waiting for a flush to fail on
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
 def usage(error: click.ClickException) -> int:
     """Print click's complaint as one sentence with the way to the help, and return its code (2 for usage)."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        print(error.format_message(), file=sys.stderr)
+        return int(error.exit_code)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "farm"
     say(f"{error.format_message().rstrip('.')} ({path} --help tells more)")
@@ -114,5 +136,6 @@ def usage(error: click.ClickException) -> int:
 
 
 def say(sentence: str) -> None:
-    """Write one problem to stderr."""
-    print(f"farm: {sentence}", file=sys.stderr)
+    """Write one problem to stderr; where that cannot be written the exit code must do."""
+    with contextlib.suppress(OSError):
+        print(f"farm: {sentence}", file=sys.stderr)

@@ -13,13 +13,19 @@ import click
 from farm.errors import InvalidInput, Problem
 
 if TYPE_CHECKING:
+    from farm.discovery import Discovered
     from farm.inventory import Inventory
+    from farm.plan import PlannedDevice
     from farm.report.matrix import Matrix
+    from farm.transports.gateway import Gateways
+
+FILE = click.Path(path_type=Path, readable=False)
+"""A file to read, as it was named: what is wrong with it is told by whoever opens it, all problems together."""
 
 inventory_option = click.option(
     "--inventory",
     "inventory_path",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The inventory of devices and models.",
 )
@@ -86,6 +92,24 @@ def open_inventory(path: Path | None) -> Inventory:
         return load_inventory(path)
     here = Path("inventory.yaml")
     return load_inventory(here) if here.is_file() else default_inventory()
+
+
+def every_device(path: Path | None, gateways: Gateways) -> Discovered:
+    """Return the devices of the inventory, its hosts' phones among them; without one, what can be found from here."""
+    from farm.discovery import discover, expand_hosts
+
+    if path is None and not Path("inventory.yaml").is_file():
+        return discover()
+    return expand_hosts(open_inventory(path), gateways)
+
+
+def one_device(name: str, path: Path | None, gateways: Gateways) -> PlannedDevice:
+    """Return the device called `name`. Raises InvalidInput naming those there are."""
+    found = {f.device.id: f.device for f in every_device(path, gateways).found}
+    if name not in found:
+        there = ", ".join(sorted(found))
+        raise InvalidInput(Problem(message=f"no device '{name}' in the inventory", cure=f"there are: {there}"))
+    return found[name]
 
 
 def print_json(value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from farm.cli._common import json_option, print_json, show
+from farm.errors import InvalidInput, Problem
 
 EPILOG = """\b
 Examples:
@@ -34,10 +35,13 @@ def command() -> None:
 @json_option
 def build(target: str | None, as_json: bool) -> None:
     """Build the agent for a platform, or find the one already built, and print its path."""
-    from farm.agents import agent_binary, agent_digest
+    from farm.agents import TARGETS, agent_binary, agent_digest
     from farm.runtimes import host_platform
 
     platform = target or host_platform()
+    if target is not None and target not in TARGETS:
+        known = ", ".join(sorted(TARGETS))
+        raise InvalidInput(Problem(message=f"no agent can be built for '{target}'", cure=f"targets: {known}"))
     binary = agent_binary(platform)
     if as_json:
         print_json(

@@ -20,16 +20,19 @@ Exit codes are those of farm sweep."""
 
 @click.command(epilog=EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--no-functions", is_flag=True, help="Do not run Python functions that the run's assertions name (a run of others)."
+)
 @json_option
-def command(run: Path, as_json: bool) -> int:
+def command(run: Path, no_functions: bool, as_json: bool) -> int:
     """Judge RUN's kept outputs again and write its matrix and reports anew."""
     from farm.store import RunStore
     from farm.sweep import judge_run
 
     store = RunStore.open(run)
+    matrix = judge_run(store, functions=not no_functions)
     for sentence in store.damage:
         print(f"farm: {sentence}", file=sys.stderr)
-    matrix = judge_run(store)
     if as_json:
         print_json(matrix)
     else:

@@ -7,7 +7,17 @@ from typing import Any
 
 import click
 
-from farm.cli._common import InputShape, Names, flatten, inventory_option, json_option, print_json, shapes_of, show
+from farm.cli._common import (
+    FILE,
+    InputShape,
+    Names,
+    flatten,
+    inventory_option,
+    json_option,
+    print_json,
+    shapes_of,
+    show,
+)
 from farm.errors import InvalidInput, Problem
 
 EPILOG = """\b
@@ -20,7 +30,7 @@ Takes what farm sweep takes to choose cells. Bad input ends with 2, as it would 
 
 
 @click.command(epilog=EPILOG)
-@click.argument("models", nargs=-1, type=click.Path(path_type=Path), metavar="[MODEL.tflite]...")
+@click.argument("models", nargs=-1, type=FILE, metavar="[MODEL.tflite]...")
 @inventory_option
 @click.option(
     "--device", "devices", multiple=True, metavar="ID", help="Only this device: an id, a glob or tag:NAME; repeatable."
@@ -34,9 +44,7 @@ Takes what farm sweep takes to choose cells. Bad input ends with 2, as it would 
     metavar="NAME,...",
     help="Delegate precision configs.",
 )
-@click.option(
-    "--inputs", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="Inputs as .npz or .safetensors."
-)
+@click.option("--inputs", multiple=True, type=FILE, metavar="FILE", help="Inputs as .npz or .safetensors.")
 @click.option(
     "--input-shape", "input_shapes", type=InputShape(), multiple=True, metavar="NAME=1,8", help="Resize an input."
 )

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from farm.cli._common import inventory_option, json_option, open_inventory, print_json, show
-from farm.errors import InvalidInput, Problem
+from farm.cli._common import inventory_option, json_option, one_device, print_json, show
 
 EPILOG = """\b
 Examples:
@@ -30,21 +29,22 @@ Runs no model. Exit code 3 when the device cannot be reached, with the reason.""
 @json_option
 def command(device: str, inventory_path: Path | None, timeout: float, as_json: bool) -> None:
     """Connect to the device ID and print what it is: GPU, driver, OS, memory, temperature."""
-    inventory = open_inventory(inventory_path)
-    found = {d.id: d for d in inventory.devices}
-    if device not in found:
-        raise InvalidInput(
-            Problem(message=f"no device '{device}' in the inventory", cure=f"there are: {', '.join(sorted(found))}")
-        )
     from farm.probe import probe
+    from farm.profiles import load_profiles, match_profile
     from farm.runner import open_transport
+    from farm.transports.gateway import Gateways
 
-    transport = open_transport(found[device])
-    try:
-        transport.connect(timeout)
-        facts = probe(transport, timeout)
-    finally:
-        transport.close()
+    with Gateways() as gateways:
+        found = one_device(device, inventory_path, gateways)
+        transport = open_transport(found, gateways)
+        try:
+            transport.connect(timeout)
+            facts = dict(probe(transport, timeout))
+        finally:
+            transport.close()
+    profile = match_profile(facts, load_profiles())
+    if found.profile or profile is not None:
+        facts["profile"] = found.profile or (profile.id if profile is not None else None)
     if as_json:
         print_json(facts)
         return

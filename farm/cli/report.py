@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -34,16 +35,19 @@ def command(run: Path, form: str, output: Path | None) -> None:
     from farm.report import render
     from farm.report.matrix import Matrix
 
-    file = run / "matrix.json" if run.is_dir() else run
+    file = run / "matrix.json" if os.path.isdir(run) else run
     try:
         matrix = codec.from_json(file.read_bytes(), Matrix)
     except FileNotFoundError as error:
         cure = (
-            f"farm judge {run} makes it" if (run / "plan.json").is_file() else "name a run folder, e.g. one under runs/"
+            f"farm judge {run} makes it"
+            if os.path.isfile(run / "plan.json")
+            else "name a run folder, e.g. one under runs/"
         )
         raise InvalidInput(Problem(message="there is no matrix here", file=str(file), cure=cure)) from error
     except OSError as error:
-        raise InvalidInput(Problem(message=f"cannot be read: {error.strerror}", file=str(file))) from error
+        cure = "check its permissions" if isinstance(error, PermissionError) else "name a run folder or its matrix.json"
+        raise InvalidInput(Problem(message=f"cannot be read: {error.strerror}", file=str(file), cure=cure)) from error
     except msgspec.DecodeError as error:
         raise InvalidInput(
             Problem(message=f"is no matrix of farm: {error}", file=str(file), cure="farm judge RUN writes it anew")
@@ -58,4 +62,10 @@ def command(run: Path, form: str, output: Path | None) -> None:
     try:
         write_named(output, text.encode())
     except OSError as error:
-        raise InvalidInput(Problem(message=f"cannot be written: {error.strerror}", file=str(output))) from error
+        raise InvalidInput(
+            Problem(
+                message=f"cannot be written: {error.strerror}",
+                file=str(output),
+                cure="choose another place for --output",
+            )
+        ) from error

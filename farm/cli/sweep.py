@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from farm.cli._common import (
+    FILE,
     InputShape,
     Names,
     flatten,
     inventory_option,
     json_option,
+    open_inventory,
     print_json,
     shapes_of,
     show_matrix,
@@ -44,7 +46,7 @@ CODES = {
 
 
 @click.command(epilog=EPILOG)
-@click.argument("models", nargs=-1, type=click.Path(path_type=Path), metavar="[MODEL.tflite]...")
+@click.argument("models", nargs=-1, type=FILE, metavar="[MODEL.tflite]...")
 @inventory_option
 @click.option(
     "--device", "devices", multiple=True, metavar="ID", help="Only this device: an id, a glob or tag:NAME; repeatable."
@@ -58,9 +60,7 @@ CODES = {
     metavar="NAME,...",
     help="Delegate precision configs (default: cpu,gpu,gpu-fp32 and the diagnostics cpu-ref,cpu-fp16).",
 )
-@click.option(
-    "--inputs", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="Inputs as .npz or .safetensors."
-)
+@click.option("--inputs", multiple=True, type=FILE, metavar="FILE", help="Inputs as .npz or .safetensors.")
 @click.option(
     "--input-shape",
     "input_shapes",
@@ -129,7 +129,7 @@ def command(
 ) -> int:
     """Run every delegate precision config of the models on the devices, judge the outputs, print the matrix.
 
-    Without --inventory the device is this machine.
+    Without --inventory the devices are this machine and every ready phone of the adb server that runs here.
     """
     shapes = shapes_of(input_shapes)
     if demo and not models and inventory_path is None and resume is None:
@@ -145,6 +145,7 @@ def command(
     if json_output is not None:
         check_writable(json_output)
 
+    from farm.cli._events import listeners, run_events
     from farm.cli._progress import SweepProgress
     from farm.sweep import sweep
 
@@ -154,10 +155,15 @@ def command(
         "iterations": iterations,
         "min_norm": min_norm,
     }
-    with SweepProgress(verbose=verbose) as progress:
+    inventory: Any = inventory_path
+    if inventory_path is None and resume is None:
+        inventory = found_inventory(list(models), list(devices), flatten(configs))
+    elif inventory_path is not None:
+        inventory = open_inventory(inventory_path)
+    with SweepProgress(verbose=verbose) as progress, run_events(inventory) as events:
         result = sweep(
             models=list(models),
-            inventory=inventory_path,
+            inventory=inventory,
             devices=list(devices) or None,
             configs=flatten(configs),
             inputs=list(inputs) or None,
@@ -167,9 +173,11 @@ def command(
             min_cosine_similarity=min_cosine,
             out=out,
             resume=resume,
-            progress=progress,
+            **listeners(progress, events),
             **{name: value for name, value in wanted.items() if value is not None},
         )
+        if events is not None:
+            events.end(result.matrix, result.run_folder, interrupted=result.interrupted)
 
     code = int(result.exit_code)
     if json_output is not None and not write_matrix(json_output, result.matrix):
@@ -178,6 +186,8 @@ def command(
         print_json(result.matrix)
     else:
         show_matrix(result.matrix)
+    for sentence in result.damage:
+        print(f"farm: {sentence}", file=sys.stderr)
     if result.interrupted:
         print(f"Stopped early; to finish: farm sweep --resume {shlex.quote(str(result.run_folder))}", file=sys.stderr)
     print(f"Run kept in {result.run_folder} (report.html, report.md, matrix.json, junit.xml).", file=sys.stderr)
@@ -188,6 +198,40 @@ def command(
         )
         return 0 if code == 1 else code
     return code
+
+
+def found_inventory(models: list[Path], devices: list[str], configs: list[str] | None) -> Any:
+    """Return this machine and the ready phones, and say on stderr which those are, how much goes there and how long.
+
+    None, and not a word, where this machine is all there is.
+    """
+    from farm.discovery import discover
+
+    discovered = discover()
+    if len(discovered.found) < 2:
+        return None
+    from farm.inventory import default_inventory
+    from farm.plan import estimate
+    from farm.runtimes import find_runtime, host_platform
+    from farm.sweep import prepare
+
+    inventory = discovered.inventory(default_inventory())
+    plan = prepare(models=models, inventory=inventory, devices=devices or None, configs=configs)
+    runtime = find_runtime(None, host_platform())
+    sent = sum(size for _, size in runtime.files.values()) + sum(c.model_size_bytes for c in plan.cases)
+    expected = estimate(plan, None)
+    used = {d.id for d in plan.devices}
+    for found in discovered.found:
+        name = found.device.id
+        if not found.ready:
+            print(f"not used: {name} is {found.state}: {found.cure}", file=sys.stderr)
+        elif name in used and found.device.transport != "local":
+            megabytes = f"up to {sent / 1e6:.0f} MB go there and are removed at the end"
+            print(f"found: {name}, about {expected[name]:.0f} s; {megabytes}", file=sys.stderr)
+        elif name in used:
+            print(f"found: {name}, about {expected[name]:.0f} s", file=sys.stderr)
+    print(f"{len(plan.cells)} cells, about {expected.total_s:.0f} s in all ({expected.basis}).", file=sys.stderr)
+    return inventory
 
 
 def write_matrix(path: Path, matrix: Any) -> bool:
@@ -226,13 +270,15 @@ def check_writable(path: Path) -> None:
     import os
 
     folder = path.parent
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InvalidInput(
             Problem(message="is a folder, not a file name", file=str(path), cure="--json-output takes a file name")
         )
-    if not folder.is_dir():
-        raise InvalidInput(Problem(message="its folder does not exist", file=str(path), cure=f"mkdir -p {folder}"))
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if not os.path.isdir(folder):
+        raise InvalidInput(
+            Problem(message="its folder does not exist", file=str(path), cure=f"mkdir -p {shlex.quote(str(folder))}")
+        )
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise InvalidInput(
             Problem(message="cannot be written", file=str(path), cure="choose another place for --json-output")
         )

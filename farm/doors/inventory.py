@@ -294,6 +294,7 @@ class LimitsDoor(Door):
     cpu_timeout_s: Seconds | None = None
     gpu_first_timeout_s: Seconds | None = None
     gpu_timeout_s: Seconds | None = None
+    lease_wait_s: Annotated[float, Field(ge=0, le=30 * 86_400)] | None = None
     attempts: Annotated[int, Field(ge=1, le=10)] | None = None
     min_norm: Annotated[float, Field(ge=0)] | None = None
     min_cosine_similarity: Annotated[float, Field(ge=-1, le=1)] | None = None

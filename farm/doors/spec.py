@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from farm.doors.base import Door, Text, complaint, one_of, shorten, suggestion
+from farm.expressions import Refused, parse
 
 KINDS = (
     "values",
@@ -44,6 +45,14 @@ _ROWS = {"values-fp32": "values", "values-fp16": "values"}
 def _function(value: str) -> str:
     if not _FUNCTION.match(value):
         raise complaint(f"must be module:function, not {shorten(value)}", "e.g. my_models.audio:spectrogram")
+    return value
+
+
+def _check(value: str) -> str:
+    try:
+        parse(value)
+    except Refused as e:
+        raise complaint(f"is no expression over metrics: it {e}", "e.g. cosine > 0.99 and max_abs < 0.05") from e
     return value
 
 
@@ -111,6 +120,8 @@ class Preprocess(Door):
     mean: list[float] | None = None
     std: list[float] | None = None
     dtype: Literal["float32", "float16", "uint8", "int8", "int32", "int64"] | None = None
+    values: Literal["0..1", "0..255"] | None = None
+    sample_rate: Annotated[int, Field(ge=1)] | None = None
     tokenizer: Text | None = None
     function: Function | None = None
 
@@ -125,7 +136,7 @@ class Preprocess(Door):
 class Assertion(Door):
     """A user's own check: an expression over metrics, or a Python function."""
 
-    check: Text | None = None
+    check: Annotated[Text, AfterValidator(_check)] | None = None
     function: Function | None = None
     output: Text | None = None
     message: Text

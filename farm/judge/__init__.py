@@ -5,7 +5,8 @@
         reference.py  whether its reference can be trusted
         kinds/        one file per kind: measure, decide, loosen
         bands.py      every limit with its source
-    find_causes(plan, outcomes, verdicts)           causes.py: what the pattern over configs says, and the verified cure
+    suspects(plan, verdicts)                        causes.py: cases whose FP16 hazards are worth a CPU run
+    find_causes(plan, outcomes, verdicts, hazards)  causes.py: what the pattern over configs says, and the verified cure
     tally(plan, outcomes, verdicts, today)          counting.py: known and expected results, the exit code
 
 The names are loaded on first use: `from farm.judge import judge_cell` costs nothing until it is called for.
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from farm.judge.causes import find_causes as find_causes
+    from farm.judge.causes import suspects as suspects
     from farm.judge.counting import apply_expect as apply_expect
     from farm.judge.counting import apply_known as apply_known
     from farm.judge.counting import exit_code as exit_code
     from farm.judge.counting import tally as tally
     from farm.judge.order import judge_cell as judge_cell
 
-__all__ = ["apply_expect", "apply_known", "exit_code", "find_causes", "judge_cell", "tally"]
+__all__ = ["apply_expect", "apply_known", "exit_code", "find_causes", "judge_cell", "suspects", "tally"]
 
 _HOME = {
     "apply_expect": "counting",
@@ -31,6 +33,7 @@ _HOME = {
     "exit_code": "counting",
     "find_causes": "causes",
     "judge_cell": "order",
+    "suspects": "causes",
     "tally": "counting",
 }
 

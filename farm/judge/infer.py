@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farm.graph import OutputFacts
-from farm.judge.bands import KINDS, SMALL_OUTPUT, UNIT_NORM_TOLERANCE
+from farm.judge.bands import BANDS, KINDS, SMALL_OUTPUT, UNIT_NORM_TOLERANCE
 from farm.metrics import Decoder
 from farm.metrics.decode import Array
 from farm.metrics.rows import unit_rows
@@ -37,7 +37,7 @@ def infer_kind(
     if facts is not None and not is_float and not quantised and facts.index_source is not None:
         return "indices", f"indices from {_core(facts)}"
     if facts is not None and (is_float or quantised):
-        unit = _unit_kind(facts, shape)
+        unit = _unit_kind(facts, shape, faint=_faint(references, decoder))
         if unit is not None:
             return unit
     if quantised:
@@ -53,9 +53,16 @@ def infer_kind(
     return "values", "default"
 
 
-def _unit_kind(facts: OutputFacts, shape: tuple[int, ...]) -> tuple[str, str] | None:
+def _unit_kind(facts: OutputFacts, shape: tuple[int, ...], *, faint: bool) -> tuple[str, str] | None:
     if facts.activation in ("SOFTMAX", "LOGISTIC"):
-        if facts.class_axis is not None and 1 <= len(shape) <= 2 and shape[-1] >= 2:
+        classes = facts.class_axis is not None and 1 <= len(shape) <= 2 and shape[-1] >= 2
+        if faint and facts.activation == "LOGISTIC":
+            # Nothing is claimed, so there is no best class to keep; 7e-6 flushed to 0 is as harmless in ten labels.
+            return "probability", "ends in LOGISTIC, and no class reaches the pass limit of probabilities"
+        if faint and not classes:
+            # A row of a SOFTMAX sums to 1: with so many small shares an absolute limit would pass any row, zeros too.
+            return None
+        if classes:
             return "classification", f"ends in {facts.activation} over {shape[-1]} classes"
         return ("mask" if len(shape) >= 3 else "probability"), f"ends in {facts.activation}"
     if facts.clipped_unit or facts.activation == "CLIP":
@@ -63,13 +70,20 @@ def _unit_kind(facts: OutputFacts, shape: tuple[int, ...]) -> tuple[str, str] | 
     return None
 
 
+def _faint(references: Sequence[Array], decoder: Decoder) -> bool:
+    """Tell whether every value lies within the pass limit of probabilities, where an absolute error says nothing."""
+    limit = BANDS["probability"]["pass_max_abs"].value
+    values = (decoder.values(a) for a in references if a.size)
+    return any(a.size for a in references) and all(float(v.max()) <= limit for v in values)
+
+
 def _core(facts: OutputFacts) -> str:
     return next((op for op in facts.tail if "ARG" in op or "TOPK" in op), facts.tail[0] if facts.tail else "the graph")
 
 
 def has_scale(facts: OutputFacts | None) -> bool:
-    """Tell whether a tensor is quantised with one scale for all of it."""
-    return facts is not None and facts.quantization is not None and len(facts.quantization.scale) == 1
+    """Tell whether a tensor is quantised, with one scale for all of it or one per channel."""
+    return facts is not None and facts.quantization is not None and len(facts.quantization.scale) > 0
 
 
 def decoder_for(dtype: str, facts: OutputFacts | None) -> Decoder:
@@ -79,6 +93,7 @@ def decoder_for(dtype: str, facts: OutputFacts | None) -> Decoder:
     if dtype in QUANTISED and facts is not None and has_scale(facts) and facts.quantization is not None:
         zero = facts.quantization.zero_point
         scale = facts.quantization.scale[0]
-        if scale > 0:
+        # Per channel, stored steps stand for values: differences are counted in steps anyway.
+        if scale > 0 and len(facts.quantization.scale) == 1:
             return Decoder(scale=scale, zero_point=zero[0] if zero else 0)
     return Decoder()

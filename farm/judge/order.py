@@ -22,6 +22,8 @@ INFRA_CODES = (
     "DEVICE_LOST", "DEVICE_UNAVAILABLE", "HOST_KEY_REFUSED", "TRANSFER_FAILED", "NO_SPACE", "DEADLINE_EXCEEDED",
     "LEASE_LOST", "INFRA",
 )  # fmt: skip
+BACKEND_APIS = {"opencl": "OpenCL", "opengl": "OpenGL", "webgpu": "WebGPU"}
+"""What a config asks for (Config.backend) → how Delegation.gpu_api begins where that really ran."""
 UNSUPPORTED_CODES = ("UNSUPPORTED", "NO_ACCELERATOR")
 
 
@@ -53,6 +55,11 @@ def _without_outputs(evidence: CellEvidence) -> CellVerdict | None:
     if evidence.config.accelerator != "cpu" and outcome.delegation.level == "none":
         ops = "; ".join(outcome.delegation.cpu_ops) or "the delegate took no op"
         return _plain(evidence, "unsupported", "NOT_DELEGATED", f"nothing ran on the accelerator: {ops}")
+    wanted, used = BACKEND_APIS.get(evidence.config.backend), outcome.delegation.gpu_api
+    if wanted is not None and used is not None and not used.startswith(wanted):
+        # LiteRT takes the API it finds and says nothing: right numbers of another backend prove nothing of this one.
+        why = f"{wanted} was asked for and the runtime took {used}: there is no {wanted} driver, or no library for it"
+        return _plain(evidence, "unsupported", "OTHER_BACKEND", why)
     return None
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 from farm.agent_protocol import OutputData
 from farm.judge import reference as trust
 from farm.judge.bands import SMALL_OUTPUT, limits_for
 from farm.judge.checks import EXACT_KINDS, UNIT_KINDS, check_shape, check_values
+from farm.judge.index_scores import index_source, sibling_scores
 from farm.judge.infer import FLOATS, decoder_for, infer_kind
 from farm.judge.kinds import kind_named
 from farm.judge.look import Look, Seen, badness, facts_for, output_of
@@ -57,6 +59,9 @@ class OutputJudge:
             output=self.name,
             overrides=(self.seen.evidence.bands, case.spec.bands),
         )
+        limit = self._nominal.get("pass_max_abs", 0.0) if self.kind in UNIT_KINDS else 0.0
+        if references and all(r.pair is None or r.pair.metrics.ref_max_abs <= limit for r in open_) and limit:
+            self.notes.append(f"{self.name}: the reference never exceeds {number(limit)}: these inputs say little")
         for step in (self._check_values, self._measure, self._check_repeats):
             for look in open_:
                 look.hit = look.hit or step(look)
@@ -137,9 +142,12 @@ class OutputJudge:
     def _measure(self, look: Look) -> Hit | None:
         assert look.pair is not None
         pair = look.pair
-        scores = self._scores(look) if self.kind == "indices" else None
-        if scores is not None:
-            pair = self._pair(pair.ref, pair.tgt, scores)
+        if self.kind == "indices":
+            pair = replace(
+                pair,
+                scores=sibling_scores(self.seen, self.facts, look),
+                source=index_source(self.seen, self.facts, self.position, look),
+            )
         look.values = self._kind.measure(pair)
         look.limits = dict(self._nominal)
         return self._apply_floor(look)
@@ -192,6 +200,9 @@ class OutputJudge:
         if other is None or other.shape != look.pair.ref.shape:
             return None
         pair = self._pair(look.pair.ref, other)
+        source = index_source(self.seen, self.facts, self.position, look) if self.kind == "indices" else None
+        if source is not None:
+            pair = replace(pair, source=(source[0], None, source[2]))
         snr = EXACT_SNR_DB if other is look.pair.ref else pair.metrics.snr_db
         if snr is not None and math.isfinite(snr):
             self.floor_db = min(snr, self.floor_db if self.floor_db is not None else snr)
@@ -216,33 +227,6 @@ class OutputJudge:
         )
         return Decision(band="fail", reason=decision.reason or "PRECISION_DEGRADATION", message=message)
 
-    def _scores(self, look: Look) -> tuple[Array, Array] | None:
-        """The values output that belongs to an indices output, on both sides."""
-        graph = self.seen.evidence.case.graph
-        source = self.facts.index_values if self.facts else None
-        if graph is None or source is None:
-            return None
-        position = next((i for i, o in enumerate(graph.outputs) if o.name == source), None)
-        if position is None or graph.outputs[position].dtype not in (
-            "float32",
-            "float16",
-            "int8",
-            "uint8",
-            "int16",
-            "int32",
-        ):
-            return None
-        target = next((r for r in self.seen.result.runs if (r.set, r.step) == look.key), None)
-        first = next((r for r in self.seen.first.runs if (r.set, r.step) == look.key), None)
-        ref, tgt = output_of(first, position), output_of(target, position)
-        if ref is None or tgt is None or ref.shape != look.ref.shape or tgt.shape != ref.shape:
-            return None
-        try:
-            load, dtype = self.seen.evidence.load, graph.outputs[position].dtype
-            return load(ref.sha256, dtype, ref.shape), load(tgt.sha256, dtype, tgt.shape)
-        except KeyError:
-            return None
-
     # Checks 8 and 9: repeats against each other, input sets against each other. They come before bands.
 
     def _check_input_sets(self, looks: list[Look]) -> None:
@@ -265,6 +249,11 @@ class OutputJudge:
     def _apart(self, one: Look, other: Look) -> bool:
         assert one.pair is not None
         assert other.pair is not None
+        if self.kind == "indices" and all(
+            self._kind.decide(look.values, look.limits).band != "fail" for look in (one, other)
+        ):
+            # The reference moved between near ties, and the target may well have stayed at one.
+            return False
         between = self._kind.measure(self._pair(one.pair.ref, other.pair.ref))
         # The looser of both sets' limits: a difference within either's noise proves nothing.
         return all(self._kind.decide(between, look.limits or self._nominal).band != "pass" for look in (one, other))
@@ -273,6 +262,9 @@ class OutputJudge:
         assert look.tgt is not None
         assert look.pair is not None
         others = dict.fromkeys(sha for sha in look.tgt.repeat_sha256 if sha != look.tgt.sha256)
+        if others and any(sha != look.ref.sha256 for sha in look.ref.repeat_sha256):
+            # The CPU's own repeats differ, as a seeded random op's do: that the target's do proves nothing.
+            return doubt("REFERENCE_UNSTABLE", "repeats within one CPU run differ, and so do the target's")
         for sha in others:
             repeat = self._load(look.tgt, sha)
             if repeat is None or repeat.shape != look.pair.tgt.shape:

@@ -19,7 +19,8 @@ class Pair:
     """Reference and target of one output, same shape and stored type.
 
     low_precision: the FP16 bands apply. scores: (reference, target) of the sibling output whose order the indices
-    give (TOP_K's values), or None.
+    give (TOP_K's values), or None. source: the tensor the indices point into as the reference has it, the target's own
+    or None, and the axis they count along.
     """
 
     ref: Array
@@ -27,6 +28,7 @@ class Pair:
     decoder: Decoder = PLAIN
     low_precision: bool = True
     scores: tuple[Array, Array] | None = field(default=None)
+    source: tuple[Array, Array | None, int] | None = field(default=None)
 
     @cached_property
     def metrics(self) -> Metrics:

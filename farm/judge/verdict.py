@@ -11,6 +11,7 @@ import numpy as np
 from farm.cases import Case
 from farm.configs import Config
 from farm.defaults import Limits
+from farm.hazards import Hazard
 from farm.outcome import Outcome, PrecisionClass, Reference
 
 VerdictWord = Literal["pass", "warn", "fail", "error", "unsupported", "inconclusive", "infra", "not_run"]
@@ -88,6 +89,7 @@ class Finding:
     cause: FP16_RANGE | FP16_PRECISION | FP16_ACCUMULATION | KERNEL_BUG | PARTITION_BOUNDARY | None.
     remedy: name of the config that a run on that device verified, or None.
     latency_ratio: its median latency over the broken one's.
+    hazards: what was predicted from the CPU's activations and bears the cause out, in the order the ops run.
     """
 
     device: str
@@ -99,3 +101,4 @@ class Finding:
     explanation: str
     remedy: str | None = None
     latency_ratio: float | None = None
+    hazards: tuple[Hazard, ...] = ()

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from farm.cases import Case
 from farm.layers.bench import Bench, Stored, outputs_of
 from farm.layers.cut import CutModel, Part, cut, island, prefix
 from farm.layers.health import Health, assess
 from farm.layers.locate import Local
+from farm.layers.outputs import judged
 from farm.layers.sweep import Feed, Sweep
 from farm.layers.view import View
 
@@ -34,6 +36,7 @@ class Confirmed:
 class Confirm:
     """The tests of one sweep."""
 
+    case: Case
     view: View
     feed: Feed
     sweep: Sweep
@@ -177,12 +180,11 @@ class Confirm:
         return dict(zip(made.outputs, outputs_of(seen.result), strict=True))
 
     def _health(self, t: int, golden: Stored, seen: Stored) -> Health:
-        return assess(
-            self.host.load(golden),
-            self.host.load(seen),
-            low_precision=self.low_precision,
-            quantization=self.view.graph.tensors[t].quantization,
-        )
+        ours, theirs = self.host.load(golden), self.host.load(seen)
+        quantization = self.view.graph.tensors[t].quantization
+        health = assess(ours, theirs, low_precision=self.low_precision, quantization=quantization)
+        own = self.view.layers[t].own_output
+        return health if own is None else judged(self.case, own, ours, theirs, health, low=self.low_precision)
 
 
 def _label(single: Health | None, prefix: Health | None, accumulated: bool, check: Local | None) -> Label:

@@ -24,6 +24,10 @@ def judged(case: Case, position: int, golden: np.ndarray, seen: np.ndarray, heal
     if case.graph is None or golden.shape != seen.shape or golden.dtype != seen.dtype:
         return health
     facts = case.graph.outputs[position]
+    twins = [o.tensor for o in case.graph.outputs].count(facts.tensor)
+    if facts.unwritten or facts.alias_of is not None or twins > 1:
+        # The runtime returns whatever memory held for such outputs (JUDGE.md, order of checks 2).
+        return _with(health, "")
     decoder = decoder_for(facts.dtype, facts)
     kind, _ = infer_kind(
         dtype=facts.dtype,

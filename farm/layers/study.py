@@ -147,7 +147,14 @@ class Lab:
         )
         mend_reductions(case, view, seen, host, low_precision=low)
         test = Confirm(
-            view=view, feed=feed, sweep=seen, device=device, host=host, low_precision=low, reference=reference
+            case=case,
+            view=view,
+            feed=feed,
+            sweep=seen,
+            device=device,
+            host=host,
+            low_precision=low,
+            reference=reference,
         )
         found, confirmed, cuts = _name(view, seen, test)
         delegation = seen.delegation
@@ -216,8 +223,9 @@ def _name(view: View, seen: Sweep, test: Confirm) -> tuple[Blame, Confirmed | No
         tested = True
         found = blame(view, seen.health, check)
         confirmed = test.named(found.sources[0], found.accumulated, checks.get(found.sources[0]))
-        # What exposing changed still counts where the untouched prefix shows the same fault.
-        if not seen.perturbed or (confirmed.prefix is not None and confirmed.prefix.bad):
+        # What exposing changed still counts where the untouched prefix shows the same fault. Where no prefix can be run
+        # cuts could not tell more either.
+        if not seen.perturbed or confirmed.prefix is None or confirmed.prefix.bad:
             return found, confirmed, False
     target = min(own_bad, key=lambda t: view.layers[t].op)
     first = test.first_bad_cut(target)
@@ -275,8 +283,8 @@ def study_device(
         try:
             for planned in (device, here):
                 session = Session(device=planned, transport=connect(planned), objects=objects, limits=limits, **more)
+                opened.append(session)  # even a visit that fails half-way may have to be left
                 session.open()
-                opened.append(session)
             lab = Lab(
                 session=opened[0],
                 host=opened[1],
@@ -290,7 +298,7 @@ def study_device(
             classes = {one.config: one.value for one in measured}
         except FarmError as e:
             for session in opened:
-                session.close()
+                session.leave()
             yield from (failed(config, str(e)) for config in configs)
             return
         try:
@@ -298,7 +306,7 @@ def study_device(
                 yield _one(lab, case, model, config, classes[config.name], bundles, failed)
         finally:
             for session in opened:
-                session.close()
+                session.leave()
 
 
 def _one(

@@ -9,6 +9,9 @@ import numpy as np
 from farm.metrics.decode import F64, PLAIN, Array, Decoder
 from farm.metrics.rows import row_pieces
 
+RELATIVE_ERROR = 0.25
+"""Share of a row's best score an error may have and still pass for a near tie; FP16's own is near 0.001."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOne:
@@ -31,11 +34,13 @@ def top_one(
     A row agrees when every class the target puts first is first in the reference too. Otherwise it is a near tie when
     the target's best classes tie and the reference's is among them, or the reference's margin (its best minus the
     target's choice) is below the row's own largest error or `near_tie_margin`; and that error is at most
-    `near_tie_error`: a large error must not excuse itself.
+    `near_tie_error` and a quarter of the best score (or one step of a quantised output): a large error must not excuse
+    itself, and among a thousand equal classes 0.002 is a large one.
     Rows that are not probabilities (outside [0, 1]) are softmaxed first.
     """
     positions = agree = near = 0
     worst = 0.0
+    step = 1.001 * decoder.scale if ref.dtype.kind in "iu" and not decoder.bfloat16 else 0.0
     for r, t in row_pieces(ref, tgt, decoder):
         if r.min() < -1e-3 or r.max() > 1.0 + 1e-3:
             r, t = _softmax(r), _softmax(t)
@@ -48,7 +53,8 @@ def top_one(
         same = margin <= 0.0
         # Quantised outputs tie easily: the best class shares the first place.
         shared = (chosen & (r == best_ref[:, None])).any(axis=1)
-        tie = ~same & (shared | (margin < np.maximum(error, near_tie_margin))) & (error <= near_tie_error)
+        small = error <= np.minimum(near_tie_error, np.maximum(RELATIVE_ERROR * np.abs(best_ref), step))
+        tie = ~same & (shared | (margin < np.maximum(error, near_tie_margin))) & small
         positions += r.shape[0]
         agree += int(np.count_nonzero(same))
         near += int(np.count_nonzero(tie))

@@ -11,6 +11,8 @@ from farm.metrics.decode import F64, PLAIN, Array, Decoder
 
 ROW_ELEMENTS = 8
 """Shorter rows are no evidence: a handful of zeros happens in healthy tensors."""
+NOISE_FACTOR = 6.0
+"""Standard deviations of the elements that moved at all: what one of 10^8 rows would lose by chance."""
 PIECE = 1 << 18
 """Elements looked at together."""
 
@@ -46,21 +48,30 @@ def dead_rows(
     """Count (dead rows, rows that count): dead = all zero, or norm below `min_norm` and half of the reference row's.
 
     A row counts when it has 8 elements or more and its reference max is ≥ `at_least` and ≥ 1e-3 of `ref_max`
-    (the whole output's). Positions that are not finite on both sides are taken as zero.
+    (the whole output's). A row no larger than 6 times the error that living rows show is no dead one: behind a RELU the
+    one small positive of a row may well come out as 0. Positions that are not finite on both sides are taken as zero.
     """
     if ref.ndim == 0 or ref.shape[-1] < ROW_ELEMENTS:
         return 0, 0
     floor = max(at_least, 1e-3 * ref_max)
-    dead = counted = 0
+    counted = moved = 0
+    squares = 0.0
+    lost: list[F64] = []
     for r, t in row_pieces(ref, tgt, decoder):
         r[~np.isfinite(r)] = 0.0
         t[~np.isfinite(t)] = 0.0
-        lives = np.max(np.abs(r), axis=1) >= floor
+        height = np.max(np.abs(r), axis=1)
+        lives = height >= floor
         norm_r, norm_t = np.sqrt(np.einsum("ij,ij->i", r, r)), np.sqrt(np.einsum("ij,ij->i", t, t))
         faded = (norm_t < min_norm) & (norm_r >= min_norm) & (norm_t < 0.5 * norm_r)
         counted += int(np.count_nonzero(lives))
-        dead += int(np.count_nonzero(lives & (~t.any(axis=1) | faded)))
-    return dead, counted
+        dead = lives & (~t.any(axis=1) | faded)
+        lost.append(height[dead])
+        off = (r - t)[lives & ~dead]
+        squares += float(np.vdot(off, off))
+        moved += int(np.count_nonzero(off))
+    noise = NOISE_FACTOR * (squares / moved) ** 0.5 if moved else 0.0
+    return sum(int(np.count_nonzero(h > noise)) for h in lost), counted
 
 
 def row_agreement(ref: Array, tgt: Array, *, decoder: Decoder = PLAIN) -> RowAgreement:

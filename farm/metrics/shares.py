@@ -7,6 +7,10 @@ import numpy as np
 from farm.metrics.decode import Array
 from farm.metrics.sums import CHUNK
 
+NEAR_TIE = {True: 1e-2, False: 1e-4}
+"""Share of a row's largest score within which two scores may change places, in FP16 (1 %: the pass limit of
+probabilities, 40 dB) and in FP32 (80 dB: the pass limit of values)."""
+
 
 def equal_share(ref: Array, tgt: Array) -> float:
     """Share of equal elements, exact in the stored type; 1.0 for empty tensors. Bools compare by truth, not by byte."""
@@ -51,3 +55,32 @@ def near_tie_swaps(ref: Array, tgt: Array, ref_scores: Array, tgt_scores: Array)
             near = min(2.0 * error, 0.01 * float(np.max(np.abs(rs))))
             swaps += abs(score - edge) <= near
     return swaps
+
+
+def near_ties(ref: Array, tgt: Array, scores: Array, other: Array | None, *, axis: int, low_precision: bool) -> int:
+    """Count wrong indices whose score lies within a near tie of the right one's.
+
+    scores: the tensor the indices point into, by the reference; other: the same by the target, where it is known, which
+    then bounds a near tie by twice the row's largest error. Integer scores may change places at one step. 0 where the
+    reference's own indices are not in the order of `scores`: then it is not what they were chosen from.
+    """
+    rows = np.moveaxis(scores, axis, -1)
+    rows = rows.reshape(-1, rows.shape[-1]).astype(np.float64)
+    if not rows.size or ref.size % rows.shape[0]:
+        return 0
+    right, chosen = (a.reshape(rows.shape[0], -1).astype(np.int64) for a in (ref, tgt))
+    inside = (chosen >= 0) & (chosen < rows.shape[1])
+    if right.min() < 0 or right.max() >= rows.shape[1] or not np.isfinite(rows).all():
+        return 0
+    best = np.take_along_axis(rows, right, axis=1)
+    ends = (best[:, :1] == rows.max(axis=1, keepdims=True)) | (best[:, :1] == rows.min(axis=1, keepdims=True))
+    if not ends.all() or (right.shape[1] > 1 and (np.diff(best, axis=1) > 0).any()):
+        return 0
+    near = NEAR_TIE[low_precision] * np.abs(rows).max(axis=1, keepdims=True)
+    if scores.dtype.kind in "iu":
+        near = np.ones_like(near)
+    elif other is not None and other.shape == scores.shape:
+        moved = np.moveaxis(other, axis, -1).reshape(rows.shape).astype(np.float64)
+        near = np.minimum(near, 2.0 * np.abs(moved - rows).max(axis=1, keepdims=True))  # NaN: no tie
+    apart = np.abs(np.take_along_axis(rows, np.where(inside, chosen, 0), axis=1) - best)
+    return int(np.count_nonzero((right != chosen) & inside & (apart <= near)))

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from farm.cases import Case
 from farm.configs import Config
+from farm.hazards import Hazard
 from farm.judge.verdict import Finding
 from farm.report import precedents
 from farm.report.snippets import snippets
-from farm.report.value import MatrixCell, MatrixFinding
+from farm.report.value import HAZARDS, MatrixCell, MatrixFinding, MatrixHazard
 from farm.report.words import milliseconds, ratio
 
 CAUSES = {
@@ -83,6 +84,22 @@ def explain(
             gpu=gpu,
             gpu_api=" ".join(c.gpu_api for c in failing if c.gpu_api),
         ),
+        hazards=tuple(_hazard(h) for h in finding.hazards[:HAZARDS]),
+        hazards_found=len(finding.hazards),
+    )
+
+
+def _hazard(hazard: Hazard) -> MatrixHazard:
+    return MatrixHazard(
+        kind=hazard.kind,
+        op=hazard.op,
+        op_index=hazard.op_index,
+        tensor=hazard.tensor_name,
+        value=hazard.value,
+        elements=hazard.elements,
+        certain=hazard.certain,
+        message=hazard.message,
+        subgraph=hazard.subgraph,
     )
 
 

@@ -41,7 +41,7 @@ def render(matrix: Matrix) -> str:
     if bad:
         parts += ["## Cells that did not pass", "\n".join(_line(cell) for cell in bad)]
     parts += ["## Devices", _devices(matrix), "## What these numbers are not"]
-    parts.append("\n".join(f"- {escape(text)}" for text in words.LIMITATIONS))
+    parts.append("\n".join(f"- {escape(text)}" for text in words.limitations(matrix)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -103,6 +103,8 @@ def _finding(finding: MatrixFinding) -> str:
         f"{cause}{escape(finding.explanation)}",
         f"**{escape(finding.remedy_text or 'No cure seen.')}**",
     ]
+    if more := words.further_hazards(finding):
+        parts.insert(2, "\n".join(["Predicted beside that:\n", *(f"- {escape(line)}" for line in more)]))
     for language, lines in finding.snippets.items():
         parts.append(f"```{language}\n{lines.rstrip()}\n```")
     if finding.snippet_note:

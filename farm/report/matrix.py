@@ -19,7 +19,7 @@ from farm import codec
 from farm.cases import Case
 from farm.judge.verdict import CellVerdict, Finding, OutputVerdict
 from farm.outcome import Outcome, PrecisionClass, Reference
-from farm.plan import Cell, Plan, PlannedDevice
+from farm.plan import APP, Cell, Plan, PlannedDevice
 from farm.report.findings import explain
 from farm.report.value import (
     Matrix,
@@ -83,9 +83,11 @@ def build_matrix(
     findings = [_verified(finding, plan, verdicts, outcomes) for finding in findings]
     found = {cell: finding for finding in findings for cell in finding.failing}
 
+    apps = {d.id for d in plan.devices if d.transport == APP}
     cells = tuple(
         _cell(
             cell,
+            process="app" if cell.device in apps else "shell",
             case=cases[cell.case],
             gpu=gpus.get(cell.device, UNKNOWN_GPU),
             diagnostic=configs[cell.config].diagnostic if cell.config in configs else False,
@@ -158,6 +160,7 @@ def _verified(
 def _cell(
     cell: Cell,
     *,
+    process: str,
     case: Case,
     gpu: str,
     diagnostic: bool,
@@ -206,7 +209,7 @@ def _cell(
         precision_class=precision.value if precision else None,
         inputs="user" if case.input_sets and all(s.origin == "user" for s in case.input_sets) else "synthetic",
         input_sets=tuple(s.name for s in case.input_sets),
-        process="shell",
+        process=process,
         reference=MatrixReference(status=verdict.reference_status, floor_db=floor_db),
         outputs=tuple(_output(output) for output in verdict.outputs),
         cause=finding.cause if finding else None,

@@ -26,6 +26,7 @@ _SGR = {
 }
 _DEVICE_WIDTH = 15
 _CELL_WIDTH = 14
+_MOST_NOTES, _MOST_PLACES = 12, 4
 
 
 def render(matrix: Matrix, *, width: int = 80, colour: bool = False) -> str:
@@ -38,6 +39,8 @@ def render(matrix: Matrix, *, width: int = 80, colour: bool = False) -> str:
     parts.append(_legend(matrix, width))
     transports = {device.id: device.transport for device in matrix.devices}
     parts += [_finding(finding, transports.get(finding.device, ""), width) for finding in matrix.findings]
+    if notes := _unanswered(matrix, width):
+        parts.append(notes)
     if matrix.known_problems:
         parts.append(
             "Expected results that need a look\n"
@@ -144,10 +147,30 @@ def _legend(matrix: Matrix, width: int) -> str:
         notes.append("Diagnostic columns (diag.) explain causes and are never counted.")
     if any(c.delegation == "partial" for c in matrix.cells):
         notes.append("“partial GPU”: some ops ran on the CPU.")
-    notes.append("Cells come from a shell process, not an app.")
+    apps = list(dict.fromkeys(visible(c.device) for c in matrix.cells if c.process == "app"))
+    notes.append(
+        f"{', '.join(apps)}: from inside an app; other cells come from a shell process."
+        if apps
+        else "Cells come from a shell process, not an app."
+    )
     if any("metal" in (c.gpu_api or "").lower() for c in matrix.cells):
         notes.append("A Mac's Metal column is no evidence for iPhones.")
     return _fill(" ".join(notes), width)
+
+
+def _unanswered(matrix: Matrix, width: int) -> str:
+    """Why cells without numbers have none, each reason once."""
+    groups = words.unanswered(matrix)
+    lines = []
+    for cell, text, places in groups[:_MOST_NOTES]:
+        where = "; ".join(places[:_MOST_PLACES])
+        if len(places) > _MOST_PLACES:
+            where += f"; and {len(places) - _MOST_PLACES} more"
+        sentence = prose(f"{words.label(cell.verdict)}: {text}").rstrip(".")
+        lines.append(_fill(f"{sentence}. [{prose(where)}]", width, f"{words.SYMBOLS[cell.verdict]} ", "  "))
+    if len(groups) > _MOST_NOTES:
+        lines.append(f"and {len(groups) - _MOST_NOTES} other reasons: report.md lists every cell.")
+    return "\n".join(lines)
 
 
 def _finding(finding: MatrixFinding, transport: str, width: int) -> str:

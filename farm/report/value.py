@@ -106,6 +106,28 @@ class MatrixCell:
     log_tail: str = ""
 
 
+HAZARDS = 20
+"""Most hazards of one finding in matrix.json; all of them stay in the run folder's hazards/."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixHazard:
+    """One op whose numbers FP16 cannot hold. kind, value, certain and elements as in farm.hazards.Hazard.
+
+    subgraph: the called subgraph the op is in; "" is the signature's own.
+    """
+
+    kind: str
+    op: str
+    op_index: int
+    tensor: str
+    value: float
+    elements: int
+    certain: bool
+    message: str
+    subgraph: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixFinding:
     """One finding in plain words: headline, explanation, remedy with its cost, lines to paste, precedents."""
@@ -127,6 +149,11 @@ class MatrixFinding:
     """Minimum runtime version and source of the lines."""
     precedents: tuple[tuple[str, str], ...] = ()
     """(title, link) of public reports with the same pattern."""
+    hazards: tuple[MatrixHazard, ...] = ()
+    """What the CPU's activations say FP16 cannot hold, where that bears the cause out; first in the graph first, at
+    most HAZARDS of them."""
+    hazards_found: int = 0
+    """How many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

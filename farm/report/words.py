@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
-from farm.report.value import Matrix, MatrixCell, MatrixOutput
+from farm.report.value import Matrix, MatrixCell, MatrixFinding, MatrixOutput
 
 VERDICTS = ("fail", "error", "inconclusive", "infra", "not_run", "warn", "unsupported", "pass")
 """All verdicts, worst first as a reader wants them."""
@@ -40,6 +41,8 @@ SHORT_REASONS = {
     "MISSING_OUTPUT": "missing",
     "NONDETERMINISTIC": "unsteady",
     "INPUT_INDEPENDENT": "stuck",
+    "ASSERTION": "assertion",
+    "ASSERTION_UNDEFINED": "no assert.",
     "CRASH": "crash",
     "TIMEOUT": "time-out",
     "INVALID_MODEL": "bad file",
@@ -51,6 +54,8 @@ SHORT_REASONS = {
     "REFERENCE_MISSING": "no ref",
     "UNSUPPORTED": "refused",
     "NO_ACCELERATOR": "no GPU/NPU",
+    "NOT_DELEGATED": "on the CPU",
+    "OTHER_BACKEND": "other GPU API",
     "DEVICE_LOST": "lost",
     "DEVICE_UNAVAILABLE": "unavailable",
     "HOST_KEY_REFUSED": "host key",
@@ -59,6 +64,8 @@ SHORT_REASONS = {
     "DEADLINE_EXCEEDED": "deadline",
     "LEASE_LOST": "lease lost",
 }
+_MOST_HAZARDS = 4
+"""A hazard makes the ops behind it hazardous too: a few tell the place, matrix.json has more."""
 EXIT_CODES = {
     0: "every counted cell passed, warned or was unsupported",
     1: "at least one counted cell failed, broke an expectation, or ended in an error",
@@ -73,6 +80,10 @@ LIMITATIONS = (
     "A Mac's Metal column is no evidence for iPhones: another GPU, another driver, another OS.",
     "Latency is measured here under these conditions (one process, one cell at a time): compare columns of one "
     "device, not devices of different kinds.",
+)
+APP_LIMITATION = (
+    "Some cells come from inside an app (process: app), with its own runtime: their precision was not measured, and what "
+    "ran where is what the app said."
 )
 PARTIAL = (
     "“partial” marks a cell where some ops ran on the CPU because the delegate refused them: its numbers and its speed "
@@ -132,6 +143,35 @@ def _escape(char: str) -> str:
 
 def label(verdict: str) -> str:
     return LABELS.get(verdict, verdict)
+
+
+def unanswered(matrix: Matrix) -> list[tuple[MatrixCell, str, list[str]]]:
+    """Cells that have words instead of numbers, grouped by verdict and words: (one of them, the words, where).
+
+    Where: "MODEL on DEVICE (CONFIG, …)". Cells that a finding tells of are left out. Worst verdict first.
+    """
+    told = {cell for finding in matrix.findings for cell in finding.failing}
+    found: dict[tuple[str, str], list[MatrixCell]] = {}
+    for cell in matrix.cells:
+        text = (cell.error.message if cell.error else "") or cell.message
+        if cell.verdict in ("error", "inconclusive", "infra", "unsupported") and text and cell.id not in told:
+            found.setdefault((cell.verdict, text), []).append(cell)
+    groups_ = sorted(found.items(), key=lambda item: _SEVERITY[item[0][0]])
+    return [(cells[0], text, _places(cells)) for (_, text), cells in groups_]
+
+
+def _places(cells: Sequence[MatrixCell]) -> list[str]:
+    places: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        places.setdefault((cell.model, cell.device), []).append(cell.config)
+    return [f"{model} on {device} ({', '.join(dict.fromkeys(configs))})" for (model, device), configs in places.items()]
+
+
+def further_hazards(finding: MatrixFinding) -> list[str]:
+    """The predicted hazards behind the first, which the explanation names; the rest as a number."""
+    lines = [h.message for h in finding.hazards[1 : 1 + _MOST_HAZARDS]]
+    left = finding.hazards_found - 1 - len(lines)
+    return [*lines, f"and {left} more"] if left > 0 else lines
 
 
 def short_reason(cell: MatrixCell) -> str:
@@ -265,3 +305,8 @@ def cell_tags(cell: MatrixCell) -> list[str]:
 
 def reference_text(matrix: Matrix) -> str:
     return "this host's CPU (XNNPACK, one thread, FP32), run twice in fresh processes"
+
+
+def limitations(matrix: Matrix) -> tuple[str, ...]:
+    """The sentences every long report ends with."""
+    return (*LIMITATIONS, APP_LIMITATION) if any(c.process == "app" for c in matrix.cells) else LIMITATIONS

@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import (
@@ -25,7 +26,7 @@ from farm.errors import (
     TransferFailed,
 )
 from farm.transports import adb_wire
-from farm.transports.adb_wire import AdbRefused, AdbSocket
+from farm.transports.adb_wire import AdbRefused, AdbSocket, Dial
 from farm.transports.base import Addressed, Completed, Deadline, blocks, file_sha256, landing, plain_argv, tail_text
 from farm.transports.far_shell import (
     KILL_LIMIT_S,
@@ -58,9 +59,14 @@ _CURES = {
 }
 
 
-def open_transport(device: Addressed) -> AdbTransport:
-    """The link to a device of the inventory, by its ``serial`` and ``adb_server``; not connected yet."""
-    return AdbTransport(device.address.get("serial"), adb_server=device.address.get("adb_server"), env=device.env)
+def open_transport(device: Addressed, dial: Dial | None = None) -> AdbTransport:
+    """The link to a device of the inventory, by its ``serial`` and ``adb_server``; not connected yet.
+
+    dial: the way to the server, where that is on a lab host.
+    """
+    return AdbTransport(
+        device.address.get("serial"), adb_server=device.address.get("adb_server"), env=device.env, dial=dial
+    )
 
 
 class AdbTransport:
@@ -73,8 +79,14 @@ class AdbTransport:
     shares_filesystem = False
 
     def __init__(
-        self, serial: str | None = None, *, adb_server: str | None = None, env: Mapping[str, str] | None = None
+        self,
+        serial: str | None = None,
+        *,
+        adb_server: str | None = None,
+        env: Mapping[str, str] | None = None,
+        dial: Dial | None = None,
     ) -> None:
+        self._dial = dial
         self.server = server_address(adb_server, os.environ)
         self.env = dict(env or {})
         self._asked = serial
@@ -118,7 +130,9 @@ class AdbTransport:
         ping = Deadline(max(0.05, min(_PING_S, deadline.left_s)))
         try:
             self._ask("host:version", ping)
-        except ConnectionRefusedError:
+        except ConnectionRefusedError as e:
+            if self._dial is not None:
+                raise DeviceUnavailable(f"no adb server can be reached at {self._where}: {e}") from e
             start_server(self.server, deadline)
             self._ask("host:version", Deadline(_PING_S))
         except DeadlineExceeded as e:
@@ -204,7 +218,7 @@ class AdbTransport:
     @contextmanager
     def _socket(self, deadline: Deadline) -> Iterator[AdbSocket]:
         """A connection to the server that `close` can cut."""
-        with AdbSocket(self.server, deadline, self._who) as one:
+        with AdbSocket(self.server, deadline, self._who, self._dial) as one:
             with self._lock:
                 self._open.add(one)
             try:
@@ -380,6 +394,41 @@ def parse_devices(text: str) -> list[tuple[str, str]]:
     """Rows of `host:devices` as (serial, state), parted at the last tab: serials may hold blanks, states words."""
     rows = [line.rpartition("\t") for line in text.splitlines()]
     return [(serial, state.strip()) for serial, tab, state in rows if tab and serial]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A row of an adb server's list. cure: what a person has to do, empty when it is ready. about: model, usb, …"""
+
+    serial: str
+    state: str
+    cure: str
+    about: Mapping[str, str]
+
+
+def list_phones(server: tuple[str, int], deadline: Deadline, dial: Dial | None = None) -> list[Listed]:
+    """Ask an adb server what it sees; starts none. Raises OSError if nobody listens, else InfraError."""
+    who = f"the adb server at {server[0]}:{server[1]}"
+    texts = []
+    for service in ("host:devices", "host:devices-l"):
+        with AdbSocket(server, deadline, who, dial) as one:
+            try:
+                one.request(service)
+                texts.append(one.text())
+            except AdbRefused as e:
+                raise DeviceUnavailable(f"{who} does not tell its devices: {e}") from e
+    rows = parse_devices(texts[0])
+    found = []
+    for serial, state in rows:
+        cure = next((cure for word, cure in _CURES.items() if state.startswith(word)), "")
+        if not cure and state != "device":
+            cure = "plug it in again or restart it"
+        if [one for one, _ in rows].count(serial) > 1:
+            state, cure = "ambiguous", "several phones have this serial; unplug one, or use it over TCP"
+        line = next((one for one in texts[1].splitlines() if one.startswith(f"{serial} ")), "")
+        pairs = (word.partition(":") for word in line[len(serial) :].split())
+        found.append(Listed(serial=serial, state=state, cure=cure, about={k: v for k, _, v in pairs if v}))
+    return found
 
 
 def server_address(given: str | None, environ: Mapping[str, str]) -> tuple[str, int]:

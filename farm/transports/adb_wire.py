@@ -22,6 +22,10 @@ STDIN, STDOUT, STDERR, EXIT, CLOSE_STDIN = range(5)
 """Packet ids of `shell,v2`; each packet is id (1 byte), length (4 bytes, little endian), data."""
 
 
+Dial = Callable[[tuple[str, int], float], socket.socket]
+"""(address, seconds) → a connected socket; see gateway.Gateway.dial."""
+
+
 class AdbRefused(Exception):
     """The server or the device answered FAIL, with its words."""
 
@@ -29,10 +33,14 @@ class AdbRefused(Exception):
 class AdbSocket:
     """One connection to an adb server. Leaving the `with` block, or `cut` from any thread, ends it."""
 
-    def __init__(self, server: tuple[str, int], deadline: Deadline, who: str) -> None:
-        """Connect. Raises OSError if nobody listens, DeadlineExceeded if nobody answers."""
+    def __init__(self, server: tuple[str, int], deadline: Deadline, who: str, dial: Dial | None = None) -> None:
+        """Connect, by `dial` where the server is behind a gateway. Raises OSError if nobody listens."""
         self._deadline, self._who = deadline, who
-        self._socket = socket.create_connection(server, timeout=max(0.05, min(deadline.left_s, 5.0)))
+        limit_s = max(0.05, min(deadline.left_s, 5.0))
+        if dial is not None:
+            self._socket = dial(server, max(limit_s, deadline.left_s))
+            return
+        self._socket = socket.create_connection(server, timeout=limit_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> AdbSocket:

@@ -121,6 +121,16 @@ def offered_key(host: str, deadline: Deadline, *, config: Path | None = None) ->
     )
 
 
+def known_fingerprints(host: str, *, config: Path | None = None) -> tuple[str, ...]:
+    """Fingerprints that known_hosts holds for a host."""
+    return tuple(fingerprint(key) for key in _known(_route(host, _read_config(config), None)[-1]))
+
+
+def known_hosts_file(host: str, *, config: Path | None = None) -> Path:
+    """The file that `ssh` would write a host's key to."""
+    return _route(host, _read_config(config), None)[-1].known_hosts[0]
+
+
 def _read_config(path: Path | None) -> paramiko.SSHConfig:
     file = path or Path.home() / ".ssh" / "config"
     if path is None and not file.is_file():

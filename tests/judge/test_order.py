@@ -11,7 +11,7 @@ from farm.cases import Spec
 from farm.defaults import Limits
 from farm.graph import LargeReduction
 from farm.judge import judge_cell
-from farm.outcome import Failure
+from farm.outcome import Failure, IndexScores
 from farm.tflite import Quantization
 from tests.judge.kit import Bench, noisy, values
 
@@ -78,6 +78,27 @@ def test_a_gpu_cell_that_ran_on_the_cpu_is_unsupported():
     assert judged(RAMP, RAMP, delegation="none").verdict == "unsupported"
     assert judged(RAMP, RAMP, delegation="partial").verdict == "pass"
     assert judged(RAMP, RAMP, delegation="none", config="cpu").verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("config", "api", "verdict"),
+    [
+        ("gpu-cl", "WebGPU/Vulkan", "unsupported"),
+        ("gpu-cl", "OpenCL", "pass"),
+        ("gpu-gl", "OpenCL", "unsupported"),
+        ("gpu-gl", "OpenGL", "pass"),
+        ("gpu-webgpu", "Metal", "unsupported"),
+        ("gpu-webgpu", "WebGPU/Vulkan", "pass"),
+        ("gpu", "OpenCL", "pass"),
+        ("gpu-cl", None, "pass"),
+    ],
+)
+def test_right_numbers_of_another_gpu_api_prove_nothing_of_the_one_asked_for(config, api, verdict):
+    evidence = Bench().evidence(RAMP, RAMP, config=config)
+    delegation = replace(evidence.outcome.delegation, gpu_api=api)
+    judged = judge_cell(replace(evidence, outcome=replace(evidence.outcome, delegation=delegation)))
+    assert judged.verdict == verdict
+    assert (judged.reasons == ("OTHER_BACKEND",)) == (verdict == "unsupported")
 
 
 # 1. Shape, dtype, presence
@@ -329,6 +350,17 @@ def test_65504_where_the_reference_is_65504_is_no_saturation():
 
 
 # 8. Repeats
+
+
+def test_repeats_prove_nothing_where_the_references_own_repeats_differ():
+    y = values()
+    bench = Bench()
+    evidence = bench.evidence(y, y, repeats={"y": [noisy(y, 10)]})
+    assert judge_cell(evidence).reasons == ("NONDETERMINISTIC",)
+    drawing = bench.result([{"y": y}], repeats={"y": [noisy(y, 10, seed=2)]})
+    evidence = replace(evidence, reference=replace(evidence.reference, first=drawing, second=drawing))
+    found = judge_cell(evidence)
+    assert (found.verdict, found.reasons) == ("inconclusive", ("REFERENCE_UNSTABLE",))
 
 
 def test_repeats_that_miss_the_pass_band_are_nondeterministic():
@@ -680,6 +712,30 @@ def test_a_mask_of_tiny_values_is_not_judged_by_cosine():
     assert found.verdict == "pass"
 
 
+def test_a_probability_that_never_leaves_zero_passes_with_a_note():
+    ref = np.full((1, 1), 7e-6, np.float32)
+    found = judged(ref, np.zeros_like(ref), facts=SIGMOID)
+    assert found.verdict == "pass"
+    assert "say little" in " ".join(found.notes)
+    assert "say little" not in " ".join(judged(ref + 0.5, ref + 0.5, facts=SIGMOID).notes)
+
+
+def test_labels_that_all_stay_far_below_the_limit_are_probabilities():
+    labels = {"y": {"activation": "LOGISTIC", "class_axis": 1, "tail": ("LOGISTIC",)}}
+    ref = np.float32([[7e-6, 8e-6, 3e-6]])
+    assert judged(ref, np.zeros_like(ref), facts=labels).verdict == "pass"
+    assert judged(ref, np.float32([[7e-6, 0.2, 3e-6]]), facts=labels).verdict == "fail"
+
+
+def test_a_softmax_over_many_equal_classes_is_no_flat_mask():
+    facts = {"y": {"activation": "SOFTMAX", "class_axis": 2, "tail": ("SOFTMAX",)}}
+    ref = np.random.default_rng(0).dirichlet(np.full(1000, 50.0), (1, 3)).astype(np.float32)
+    assert ref.max() < 0.01
+    assert judged(ref, noisy(ref, 60), facts=facts).verdict == "pass"
+    assert said(ref, np.zeros_like(ref), facts=facts) == ("fail", ("SILENT_ZERO_VECTOR",))
+    assert judged(ref, np.full_like(ref, 1e-3)[..., ::-1] * np.float32(0.5), facts=facts).verdict == "fail"
+
+
 def test_distribution_goes_by_top1_and_kl():
     rng = np.random.default_rng(0)
     ref = rng.standard_normal((200, 1200)).astype(np.float32) * 4
@@ -690,6 +746,17 @@ def test_distribution_goes_by_top1_and_kl():
     found = judged(ref, swapped, facts=facts)
     assert (found.verdict, found.outputs[0].metrics["top1"]) == ("fail", 0.97)
     assert "last_cosine" in found.outputs[0].metrics
+
+
+def test_a_flip_between_equal_tokens_warns_where_nothing_else_moved():
+    ref = np.zeros((4, 1200), np.float32)
+    ref[:, 5], ref[:, 9] = 10.0, 9.999
+    flipped = ref.copy()
+    flipped[0, 9] = 10.001
+    facts = {"y": {"logits": True}}
+    assert judged(ref, flipped, facts=facts).verdict == "warn"
+    flipped[0, 9] = 14.0
+    assert said(ref, flipped, facts=facts) == ("fail", ("PRECISION_DEGRADATION",))
 
 
 @pytest.mark.parametrize(
@@ -713,6 +780,13 @@ def test_a_quantised_floor_allows_one_step_more():
     found = judged(ref, ref + np.int8(3), facts=facts, floor=floor)
     assert (found.verdict, found.outputs[0].limits["pass_steps"]) == ("pass", 3)
     assert judged(ref, ref + np.int8(4), facts=facts, floor=floor).verdict == "fail"
+
+
+def test_per_channel_integers_are_counted_in_steps():
+    facts = {"y": {"quantization": Quantization(scale=(0.1, 0.2), zero_point=(0, 0), axis=1)}}
+    ref = np.tile(np.int8([[50, 60]]), (20, 1))
+    assert judged(ref, ref + np.int8(1), facts=facts).verdict == "pass"
+    assert judged(ref, ref + np.int8(9), facts=facts).verdict == "fail"
 
 
 def test_quantised_zero_is_the_zero_point():
@@ -753,6 +827,38 @@ def test_indices_may_swap_near_ties_and_nothing_else():
     assert found.verdict == "warn", found
     wrong = {"v": np.float32([9.0, 5.002, 5.001]), "i": np.int32([2, 4, 7])}
     assert said(ref, wrong, facts=facts) == ("fail", ("VALUE_MISMATCH",))
+
+
+def test_an_index_may_move_to_a_near_tie_of_the_tensor_it_was_chosen_from():
+    bench = Bench()
+    scores = np.float32([[0.2, 1.0, 0.997, 0.1]])
+    facts = {"y": {"index_source": 3, "tail": ("ARG_MAX",)}}
+
+    def verdict(chosen, **more):
+        evidence = bench.evidence(np.int32([1]), np.int32([chosen]), facts=facts, **more)
+        runs = bench.result([{"scores": scores}]).runs
+        kept = IndexScores(position=0, dtype="float32", axis=1, runs=runs)
+        return judge_cell(replace(evidence, reference=replace(evidence.reference, index_scores=(kept,)))).verdict
+
+    assert verdict(2) == "warn"  # 0.3 % below the best
+    assert verdict(0) == "fail"
+    assert verdict(2, precision="fp32") == "fail"
+
+
+def test_an_index_that_stays_where_the_reference_moves_between_near_ties_depends_on_its_inputs():
+    bench = Bench()
+    facts = {"y": {"index_source": 3, "tail": ("ARG_MAX",)}}
+
+    def reasons(second):
+        refs = [{"y": np.int32([1])}, {"y": np.int32([2])}]
+        evidence = bench.evidence(refs, [{"y": np.int32([1])}, {"y": np.int32([1])}], facts=facts)
+        first = np.float32([[0.2, 1.0, 0.997, 0.1]])
+        runs = bench.result([{"scores": first}, {"scores": second}]).runs
+        kept = IndexScores(position=0, dtype="float32", axis=1, runs=runs)
+        return judge_cell(replace(evidence, reference=replace(evidence.reference, index_scores=(kept,)))).reasons
+
+    assert reasons(np.float32([[0.2, 0.998, 1.0, 0.1]])) == ()
+    assert reasons(np.float32([[0.2, 0.1, 1.0, 0.1]])) == ("INPUT_INDEPENDENT",)
 
 
 def test_a_zero_index_is_an_ordinary_answer():

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from farm.transports.adb_wire import AdbSocket
+from farm.transports.base import Deadline
 from tests.lab.adb_server import AdbServer, LabPhone, Phones
 from tests.lab.gpus import gpus
 from tests.lab.sshd import Sshd, sshd_program
@@ -51,6 +53,21 @@ class Box:
         return self.far_home / ".cache/litert-farm"
 
 
+def plug(server: AdbServer, serial: str) -> str:
+    """Make the server see a phone, as a cable does."""
+    return _ask(server, f"host:connect:{serial}")
+
+
+def unplug(server: AdbServer, serial: str) -> str:
+    return _ask(server, f"host:disconnect:{serial}")
+
+
+def _ask(server: AdbServer, service: str) -> str:
+    with AdbSocket(("127.0.0.1", server.port), Deadline(15), "the lab's adb server") as one:
+        one.request(service)
+        return one.text()
+
+
 @contextlib.contextmanager
 def box(folder: Path, *, ssh: bool = True, models: tuple[str, ...] = ()) -> Iterator[Box]:
     """Start the lab in an empty folder. Raises KeyError when a software GPU is missing (`make lab-gpus` puts it)."""
@@ -66,7 +83,15 @@ def box(folder: Path, *, ssh: bool = True, models: tuple[str, ...] = ()) -> Iter
         stack.callback(phones.stop)
         for number, name in enumerate(("llvmpipe", "swiftshader")):
             # As on a real phone, the GPU is the phone's own: no inventory has to choose it.
-            phones.tell(number, env={"VK_ICD_FILENAMES": str(drivers[name])})
+            phones.tell(
+                number,
+                env={"VK_ICD_FILENAMES": str(drivers[name])},
+                props={
+                    "ro.product.model": f"Lab {name}",
+                    "ro.build.fingerprint": f"farm/{name}/lab:14/LAB/1:user/keys",
+                },
+            )
+            plug(server, phones.phones[number].serial)
         sshd = None
         if ssh and sshd_program() is not None:
             sshd = Sshd(folder=folder / "sshd", extra=(f"SetEnv HOME={far_home}",))
@@ -117,7 +142,9 @@ def main() -> int:
             if options.sweep is None:
                 print(lab.inventory.read_text())
                 print("The lab is up until Ctrl-C. In another terminal:\n")
-                print(f"  env {shown} FARM_CACHE_DIR={cache} {sys.executable} -m farm sweep --inventory {lab.inventory}")
+                print(
+                    f"  env {shown} FARM_CACHE_DIR={cache} {sys.executable} -m farm sweep --inventory {lab.inventory}"
+                )
                 sys.stdout.flush()
                 ended = threading.Event()
                 signal.signal(signal.SIGTERM, lambda *_: ended.set())

@@ -17,6 +17,7 @@ from farm.layers.sweep import BUDGET_BYTES
 from farm.objects import Objects
 from farm.plan import PlannedDevice
 from farm.runner import open_transport
+from farm.transports.base import Transport
 from tests.lab.gpus import environment, gpus
 
 
@@ -54,8 +55,9 @@ def study(
     arrays: Sequence[np.ndarray] | Path = (),
     budget_bytes: int = BUDGET_BYTES,
     bundles: Path | None = None,
+    link: Transport | None = None,
 ) -> list[Study]:
-    """Study a model; every study must have kept to the number of runs it may take."""
+    """Study a model, behind `link` where one is given; every study must have kept to the number of runs it may take."""
     device = lab_device(gpu)
     case, objects = case_of(folder, model, arrays)
     found = list(
@@ -66,7 +68,7 @@ def study(
             [CONFIGS[c] for c in configs],
             limits=Limits(),
             inputs=objects,
-            connect=open_transport,
+            connect=lambda planned: link if link is not None and planned.id == device.id else open_transport(planned),
             measure=measure_device,
             budget_bytes=budget_bytes,
             bundles=bundles,

@@ -10,7 +10,7 @@ import pytest
 from farm.metrics import Decoder
 from farm.metrics.ranking import kl_per_position, top_one
 from farm.metrics.rows import dead_rows, row_agreement, unit_rows
-from farm.metrics.shares import equal_share, near_tie_swaps
+from farm.metrics.shares import equal_share, near_tie_swaps, near_ties
 from farm.metrics.steps import steps
 
 
@@ -132,3 +132,70 @@ def test_a_swap_of_near_ties_is_told_from_a_wrong_index():
     # 8 is not listed; its score 5.001 is within 2 · 0.001 of the last one's 5.
     assert near_tie_swaps(np.int32([4, 2, 7]), np.int32([4, 2, 8]), scores, moved) == 1
     assert near_tie_swaps(np.int32([4, 2, 7]), np.int32([4, 2, 8]), scores, moved * 2) == 0
+
+
+SCORES = np.float32([[0.1, 1.0, 0.5, 0.995], [2.0, 0.0, -1.0, 1.0]])
+
+
+def ties(ref: list[int], tgt: list[int], scores: np.ndarray = SCORES, other: np.ndarray | None = None, **more) -> int:
+    return near_ties(np.int32(ref), np.int32(tgt), scores, other, **{"axis": 1, "low_precision": True, **more})
+
+
+def test_an_index_of_an_almost_equal_score_is_a_near_tie():
+    # Row 0: 0.995 lies 0.5 % of the largest score below 1.0; row 1: 1.0 lies half of it below 2.0.
+    assert ties([1, 0], [3, 0]) == 1
+    assert ties([1, 0], [3, 3]) == 1
+    assert ties([1, 0], [1, 0]) == 0
+
+
+def test_fp32_near_ties_lie_closer_together():
+    assert ties([1, 0], [3, 0], low_precision=False) == 0
+
+
+def test_the_targets_own_error_bounds_a_near_tie():
+    assert ties([1, 0], [3, 0], other=SCORES + np.float32([[0, -0.003, 0, 0.003], [0, 0, 0, 0]])) == 1
+    assert ties([1, 0], [3, 0], other=SCORES) == 0
+    assert ties([1, 0], [3, 0], other=SCORES * np.nan) == 0
+
+
+def test_integer_scores_may_change_places_at_one_step():
+    assert ties([1], [2], np.int8([[0, 101, 100, 99]])) == 1
+    assert ties([1], [3], np.int8([[0, 101, 100, 99]])) == 0
+
+
+def test_near_ties_are_looked_for_along_the_axis_the_indices_count():
+    assert ties([1, 0], [3, 0], np.ascontiguousarray(SCORES.T), axis=0) == 1
+
+
+def test_the_order_of_top_k_indices_may_change_between_near_ties():
+    assert ties([1, 3, 2], [3, 1, 2], SCORES[:1]) == 2
+    assert ties([1, 3, 2], [3, 2, 1], SCORES[:1]) == 1
+
+
+def test_indices_outside_or_not_of_these_scores_are_no_near_ties():
+    assert ties([1, 0], [4, -1]) == 0
+    assert ties([2, 0], [3, 0]) == 0  # the reference's own choice is neither largest nor smallest here
+
+
+def test_a_small_row_lost_in_noise_is_no_dead_row():
+    ref = np.ones((50, 8), np.float32)
+    ref[7] = [0.01] + [0] * 7
+    tgt = ref + np.float32(0.005) * np.where(np.arange(400).reshape(50, 8) % 2, 1, -1)
+    tgt[7] = 0
+    lost = dead_rows(ref, tgt, at_least=1e-3, ref_max=1.0, min_norm=1e-4)
+    assert lost == (0, 50)
+    exact = ref.copy()
+    exact[7] = 0
+    assert dead_rows(ref, exact, at_least=1e-3, ref_max=1.0, min_norm=1e-4) == (1, 50)
+    tgt[8] = 0
+    assert dead_rows(ref, tgt, at_least=1e-3, ref_max=1.0, min_norm=1e-4) == (1, 50)
+
+
+def test_among_many_equal_classes_a_wrong_one_is_no_near_tie():
+    ref = np.full((1, 1000), 0.001, np.float32)
+    ref[0, 3] = 0.003
+    assert tops(ref, np.roll(ref, 1, axis=1)) == (1, 0, 0)  # off by 0.002, two thirds of the best score
+    ref[0, 4] = 0.00299
+    near = ref.copy()
+    near[0, 4] = 0.0031
+    assert tops(ref, near) == (1, 0, 1)

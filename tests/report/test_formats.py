@@ -129,6 +129,14 @@ def test_colour_changes_nothing_but_escape_codes() -> None:
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == render(MATRIX, "terminal")
 
 
+def test_terminal_says_why_a_cell_has_no_answer_once_for_all_cells_of_that_reason() -> None:
+    lost = [replace(c, verdict="infra", outputs=[], message="the link broke") for c in MATRIX.cells]
+    text = " ".join(render(replace(MATRIX, cells=lost, findings=[]), "terminal", width=200).split())
+    errors = {c.error.message for c in lost if c.error}
+    assert text.count("infra: the link broke. [") == 1
+    assert all(" ".join(message.split()) in text for message in errors)
+
+
 def test_terminal_is_plain_unless_asked() -> None:
     assert "\x1b" not in render(MATRIX, "terminal")
 

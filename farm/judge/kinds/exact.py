@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from farm.judge.bands import NOISE_MARGIN
 from farm.judge.pair import Band, Decision, Limits, Pair, Values, number
-from farm.metrics.shares import equal_share, near_tie_swaps
+from farm.metrics.shares import equal_share, near_tie_swaps, near_ties
 
 
 class Exact:
@@ -14,6 +14,10 @@ class Exact:
         found = {"equal_share": share}
         if pair.scores is not None and share < 1.0:
             found["tie_share"] = share + near_tie_swaps(pair.ref, pair.tgt, *pair.scores) / pair.ref.size
+        elif pair.source is not None and share < 1.0:
+            scores, other, axis = pair.source
+            near = near_ties(pair.ref, pair.tgt, scores, other, axis=axis, low_precision=pair.low_precision)
+            found["tie_share"] = share + near / pair.ref.size
         return found
 
     def decide(self, values: Values, limits: Limits) -> Decision:
