@@ -7,7 +7,7 @@ left the range; partial sums of a MEAN did no harm): issue "Verdicts that can be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -168,11 +168,16 @@ def hazards(model: Model, activations: Mapping[int, Stats], *, signature: int = 
             if seen is None or not seen.n or not is_judged(tensor):
                 continue
             found += _of_tensor(walk, op, tensor, seen, activations)
-    reached = _reached(walk, [t for _, t in chosen.outputs])
-    told = [replace(h, outputs=reached(h.op_index)) for h in found]
-    told.sort(key=lambda h: (h.op_index, h.tensor, h.kind))
     everywhere = tuple(range(len(chosen.outputs)))
-    for other in called_subgraphs(model, graph):
+    called = list(called_subgraphs(model, graph))
+    if any(op.name in _STATE for g in called for op in g.ops) or any(t.is_variable for g in called for t in g.tensors):
+        # State carries values where no tensor leads.
+        reached = dict.fromkeys((op.index for op in graph.ops), everywhere)
+    else:
+        reached = _reached(walk, [t for _, t in chosen.outputs])
+    told = [replace(h, outputs=reached.get(h.op_index, ())) for h in found]
+    told.sort(key=lambda h: (h.op_index, h.tensor, h.kind))
+    for other in called:
         if other.index != graph.index:
             name = other.name or f"subgraph {other.index}"
             inside = sorted(_constants(model, Walk(other), {}), key=lambda h: (h.op_index, h.tensor))
@@ -187,20 +192,18 @@ def is_judged(tensor: Tensor) -> bool:
     return tensor.dtype in ("float32", "float64")
 
 
-def _reached(walk: Walk, outputs: Sequence[int]) -> Callable[[int], tuple[int, ...]]:
-    """op → positions of the signature outputs computed from it; all of them where state carries values unseen."""
-    if any(op.name in _STATE for op in walk.graph.ops) or any(t.is_variable for t in walk.graph.tensors):
-        return lambda _op: tuple(range(len(outputs)))
-    behind: list[set[int]] = []
-    for output in outputs:
-        waiting, ops = [output], set[int]()
+def _reached(walk: Walk, outputs: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """op → positions of the signature outputs computed from it."""
+    found: dict[int, tuple[int, ...]] = {}
+    for position, output in enumerate(outputs):
+        waiting, known = [output], set[int]()
         while waiting:
             op = walk.producer.get(waiting.pop())
-            if op is not None and op.index not in ops:
-                ops.add(op.index)
+            if op is not None and op.index not in known:
+                known.add(op.index)
+                found[op.index] = (*found.get(op.index, ()), position)
                 waiting += [t for t in op.inputs if t >= 0]
-        behind.append(ops)
-    return lambda op: tuple(i for i, ops in enumerate(behind) if op in ops)
+    return found
 
 
 def _of_tensor(walk: Walk, op: Op, tensor: Tensor, seen: Stats, activations: Mapping[int, Stats]) -> Iterator[Hazard]:
@@ -301,7 +304,11 @@ def _grown(walk: Walk, tensor: int, seen: Stats, activations: Mapping[int, Stats
                 if grows and (root or (gone and op.name in _AMPLIFIERS)):
                     assert after is not None
                     return op, f"{after.max_abs:.3g}" + (" (a zero there: infinite)" if root else "")
-                if depth < FAR and after is not None and _vanishes(after):
+                if depth == FAR or after is None:
+                    continue
+                # Growing in steps is growing too; but beside a larger addend the loss is none.
+                onwards = gone and op.name in _AMPLIFIERS | SHAPE_OPS and after.max_abs < FP16_NORMAL
+                if onwards or _vanishes(after):
                     waiting.append((out, depth + 1))
     return None
 

@@ -328,11 +328,10 @@ for d in agent runtime model input; do
 done
 n=$(du -sk agent runtime model input 2>/dev/null | { t=0; while read -r k _; do t=$((t+k)); done; echo $t; })
 [ "$n" -gt "$3" ] || exit 0
-ls -1tr model input 2>/dev/null | grep -E '^[0-9a-f]{64}(\\.tflite)?$' | while read -r f; do
+find model input -type f -exec ls -1tr {} + 2>/dev/null | grep -E '^(model|input)/[0-9a-f]{64}(\\.tflite)?$' |
+while read -r f; do
 [ "$n" -gt "$3" ] || break
-for p in "model/$f" "input/$f"; do
-[ -f "$p" ] && { k=$(du -k "$p"); n=$((n-${k%%[!0-9]*})); rm -f "$p"; }
-done
+k=$(du -k "$f"); n=$((n-${k%%[!0-9]*})); rm -f "$f"
 done
 :
 """

@@ -85,7 +85,7 @@ class Predictor:
                 note = " ".join(str(e).split()) or type(e).__name__
         missing = len(_judged(model, case.signature) - seen.keys())
         if missing and not note:
-            note = "the runtime did not show them within the time and 1 GiB"
+            note = "no run showed them: it failed, or they pass the time or 1 GiB"
         return CaseHazards(
             case=case.id,
             found=hazards(model, seen, signature=case.signature),

@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from farm.configs import CONFIGS
 from farm.errors import InvalidInput, Problem
 from farm.resources import resource_path
-from farm.yaml_lines import YamlFile, read_yaml
+
+if TYPE_CHECKING:
+    from farm.yaml_lines import YamlFile
 
 T = TypeVar("T")
 _FACT_CHARS = 300
@@ -82,6 +84,8 @@ def load_profiles(folder: Path | None = None, *, check: bool | None = None) -> t
     `check` runs the whole door: by default for any folder but farm's own, which the tests check, since that costs
     more than a small sweep. Raises InvalidInput with every problem of every file, ties between profiles among them.
     """
+    from farm.yaml_lines import read_yaml
+
     own = folder is None
     folder = resource_path("device_profiles") if folder is None else folder
     paths = sorted(folder.glob("*.yaml"))

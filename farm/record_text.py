@@ -45,7 +45,7 @@ def first_fault(data: bytes) -> str | None:
         if number == undecodable or not _fits(lines, number, stack):
             if number == len(lines) - 1 and not line and not before and number:
                 return None
-            return f"{_path(before, last, line)}: line {number + 1} is damaged"
+            return f"{_path(before, last, number, lines)}: line {number + 1} is damaged"
     return f"line {len(lines)}: the text does not end as farm writes it"
 
 
@@ -69,7 +69,10 @@ def _fits(lines: list[str], number: int, stack: list[_Level]) -> bool:
         label = key if key or not stack else f"[{stack[-1].count - 1}]"
         stack.append(_Level(bracket=found["open"], label=label))
         return not found["comma"]
-    follows = lines[number + 1].strip() if number + 1 < len(lines) else ""
+    after = lines[number + 1] if number + 1 < len(lines) else ""
+    if (stack and not after.strip()) or (after.strip() and _LINE.fullmatch(after) is None):
+        return True  # what follows is damaged itself: the next line is to blame
+    follows = after.strip()
     sibling = bool(stack) and bool(follows) and follows[0] not in "}]"
     return bool(found["comma"]) == sibling
 
@@ -95,13 +98,93 @@ def _named_rightly(found: re.Match[str], key: str, number: int, stack: list[_Lev
     return msgspec.json.encode(key).decode() == found["key"]
 
 
-def _path(levels: list[tuple[str, str]], count: int, line: str) -> str:
-    """The field a line belongs to: the labels of the brackets around it and what can still be read of its own key."""
-    parts = [label for label, _ in levels[1:]]
+def _path(levels: list[tuple[str, str]], count: int, fault: int, lines: list[str]) -> str:
+    """The field a damaged line belongs to.
+
+    Its own key where that still can be read. Else what is missing: every value has a seal and every seal a value, so
+    that the one whose line is damaged is known from the other.
+    """
+    line, labels = lines[fault], [label for label, _ in levels[1:]]
+    if not line.strip() and fault + 1 < len(lines):
+        line = lines[fault + 1]  # a blank became the end of a line
     if levels and levels[-1][1] == "[":
-        parts.append(f"[{count}]")
+        return _joined([*labels, f"[{count}]"])
+    values, seals, top = _read(lines, fault)
+    region = labels[0] if labels else ""
+    found = re.match(r' *"((?:[^"\\\x00-\x1f]|\\.)*)"', line)
+    own = _joined([*labels, found[1]]) if found else ""
+    if region == "seals":
+        known, missing = values, [f"seals.{p}" for p in values if p not in seals]
+        own_is_known = found is not None and found[1] in known
+    elif region == "digests":
+        sections = dict.fromkeys([*(re.split(r"[.\[]", p)[0] for p in values), "seals"])
+        here = {m[1] for n, x in enumerate(lines) if n != fault and (m := re.match(r' {4}"(\w+)": "[0-9a-f]{64}"', x))}
+        missing = [f"digests.{s}" for s in sections if s not in here]
+        own_is_known = found is not None and found[1] in sections
     else:
-        found = re.match(r'\s*"((?:[^"\\]|\\.)*)"\s*:', line) or re.match(r"\W*([A-Za-z_][\w. -]*)", line)
-        if found and line.strip() not in ("}", "},", "]", "],"):
-            parts.append(found[1].strip())
-    return re.sub(r"\.\[", "[", ".".join(parts)) or "the outer brackets"
+        inside = f"{_joined(labels)}" if labels else ""
+        missing = [p for p in seals if p not in values and p.startswith(inside)]
+        own_is_known = any(p == own or p.startswith((f"{own}.", f"{own}[")) for p in seals)
+        if not labels:
+            absent = [name for name in _TOP if name not in top]
+            missing = absent if len(absent) == 1 else missing
+            own_is_known = own in _TOP
+    if own_is_known:
+        return own
+    closing = line.strip().rstrip(",") in ("}", "]", "")
+    if missing and not closing:
+        return " or ".join(missing) if len(missing) < 3 else _shared(missing) or _joined(labels)
+    return _joined(labels) or "the outer brackets"
+
+
+_TOP = (
+    "about", "agent", "bands", "config", "device", "digests", "environment", "inputs", "kind", "limits", "metrics",
+    "model", "outputs", "plan_digest", "reference", "runtime", "schema_version", "seals", "verdict",
+)  # fmt: skip
+
+
+def _shared(paths: list[str]) -> str:
+    """The bracket that all of these paths lie in."""
+    steps = [re.findall(r"[^.\[]+|\[\d+\]", path) for path in paths]
+    same = 0
+    while all(len(s) > same + 1 for s in steps) and len({s[same] for s in steps}) == 1:
+        same += 1
+    return _joined(steps[0][:same])
+
+
+def _joined(parts: list[str]) -> str:
+    return re.sub(r"\.\[", "[", ".".join(parts))
+
+
+def _read(lines: list[str], fault: int) -> tuple[dict[str, None], dict[str, None], set[str]]:
+    """Paths of the values, keys of the seals and names on the top level, read by indent from all lines but one."""
+    values: dict[str, None] = {}
+    seals: dict[str, None] = {}
+    top: set[str] = set()
+    stack: list[_Level] = []
+    skipped = (fault,) if lines[fault].strip() else (fault, fault + 1)
+    for number, line in enumerate(lines):
+        found = _LINE.fullmatch(line)
+        if number in skipped or found is None or found["close"]:
+            continue
+        depth = len(found["indent"]) // 2
+        if not depth and number:
+            continue  # the end of a line that was split
+        del stack[depth:]
+        if depth > len(stack):
+            continue  # below a bracket that is damaged itself
+        label = ""
+        if stack:
+            stack[-1].count += 1
+            label = msgspec.json.decode(found["key"]) if found["key"] else f"[{stack[-1].count - 1}]"
+        if depth == 1:
+            top.add(label)
+        if found["open"]:
+            stack.append(_Level(bracket=found["open"], label=label))
+            continue
+        path = _joined([*(level.label for level in stack[1:]), label])
+        if path.startswith("seals."):
+            seals[path.removeprefix("seals.")] = None
+        elif not path.startswith("digests.") and path != "plan_digest":
+            values[path] = None
+    return values, seals, top

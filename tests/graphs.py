@@ -698,8 +698,8 @@ def resource_variable() -> bytes:
     return g.finish()
 
 
-def while_loop(times: int = 5) -> bytes:
-    """i, x = 0, x; while i < times: i, x = i + 1, x · 2."""
+def while_loop(times: int = 5, factor: float = 2) -> bytes:
+    """i, x = 0, x; while i < times: i, x = i + 1, x · factor."""
     g = Graph(subgraphs=3)
     x = g.input("x", (1,))
     i, y = g.tensor("i_out", (1,), "int32"), g.tensor("y", (1,))
@@ -712,7 +712,7 @@ def while_loop(times: int = 5) -> bytes:
     g.at(2)
     i, x = g.input("i", (1,), "int32"), g.input("x", (1,))
     n = g.op("ADD", [i, g.const("one", np.int32([1]))], [g.tensor("n", (1,), "int32")])
-    g.sub.outputs = [n, g.op("MUL", [x, g.const("two", np.float32([2]))], [g.tensor("xx", (1,))])]
+    g.sub.outputs = [n, g.op("MUL", [x, g.const("two", np.float32([factor]))], [g.tensor("xx", (1,))])]
     return g.finish()
 
 

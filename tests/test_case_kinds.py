@@ -18,13 +18,13 @@ from farm.inventory import Inventory
 from farm.plan import PlannedDevice
 from farm.report.matrix import MatrixCell
 from farm.sweep import sweep
-from tests.kinds import exact, faults, heads, numbers, quantised, shapes, state, taps
+from tests.kinds import exact, faults, heads, numbers, ops, quantised, shapes, state, taps
 from tests.kinds.base import Kind, collect
 from tests.lab.gpus import gpus
 
 pytestmark = pytest.mark.gpu
 
-KINDS = collect(numbers, taps, heads, quantised, exact, shapes, state, faults)
+KINDS = collect(numbers, taps, heads, quantised, exact, ops, shapes, state, faults)
 FAST = {name: kind for name, kind in KINDS.items() if kind.fast}
 LIMITS = Limits(cpu_timeout_s=60, gpu_timeout_s=60, gpu_first_timeout_s=120, repeats=2, iterations=1)
 CONFIGS = ("cpu", "gpu", "gpu-fp32")

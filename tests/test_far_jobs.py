@@ -359,3 +359,43 @@ def test_a_log_without_end_keeps_its_first_and_last_half(tmp_path: Path) -> None
     assert left.log.startswith(b"first\n")
     assert left.log.endswith(b"last\n")
     assert len(left.log) < (1 << 20) + 100
+
+
+def test_takers_that_race_for_a_free_lease_never_both_get_it(tmp_path: Path) -> None:
+    for round_ in range(12):
+        root, barrier = tmp_path / str(round_), threading.Barrier(5)
+        won: list[int | None] = []
+
+        def take(root: Path, barrier: threading.Barrier, won: list[int | None]) -> None:
+            transport = LocalTransport()
+            transport.connect(1)
+            lease = Lease(transport, str(root), nonce=new_owner())
+            barrier.wait(20)
+            with contextlib.suppress(DeviceUnavailable):
+                lease.take(0)
+                won.append(lease.token)
+
+        threads = [threading.Thread(target=take, args=(root, barrier, won)) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(won) == 1, won
+
+
+@pytest.mark.parametrize(("age_s", "refused"), [(0, True), (200, False)])
+def test_a_lease_that_is_just_being_written_is_held_unless_its_writer_died(
+    tmp_path: Path, age_s: float, refused: bool
+) -> None:
+    half = tmp_path / "lease/7"
+    half.mkdir(parents=True)
+    os.utime(half, (time.time() - age_s,) * 2)
+    transport = LocalTransport()
+    transport.connect(1)
+    lease = Lease(transport, str(tmp_path), nonce=new_owner())
+    if refused:
+        with pytest.raises(DeviceUnavailable, match="taking it right now"):
+            lease.take(0)
+        return
+    lease.take(0)
+    assert lease.token == 8

@@ -107,6 +107,21 @@ def test_tiny_values_that_nobody_amplifies_are_not_worth_a_word(tmp_path: Path) 
     assert told(tmp_path, g.finish([y]), (ONES * np.float32(1e-5),)) == ()
 
 
+def test_a_loss_that_grows_in_steps_is_told_and_one_beside_a_larger_addend_is_not(tmp_path: Path) -> None:
+    def grown(step: str, constant: float) -> tuple[Hazard, ...]:
+        g = graphs.Graph()
+        x = g.input("x", (1, 16))
+        tiny = g.op("MUL", [x, x], [g.tensor("tiny", (1, 16))])
+        small = g.op(step, [tiny, g.const("c", np.float32([constant]))], [g.tensor("small", (1, 16))])
+        y = g.op("MUL", [small, g.const("up", np.float32([1e4]))], [g.tensor("y", (1, 16))])
+        return told(tmp_path, g.finish([y]), (ONES * np.float32(1e-5),))
+
+    (got,) = grown("MUL", 1e4)
+    assert (got.kind, got.op_index, got.certain) == ("underflow", 0, True)
+    assert "MUL (op 2) makes values up to 0.04 of them" in got.message
+    assert grown("ADD", 1e-5) == ()
+
+
 def test_a_zero_under_a_root_becomes_infinite(tmp_path: Path) -> None:
     g = graphs.Graph()
     x = g.input("x", (1, 16))
@@ -181,3 +196,39 @@ def test_every_real_activation_of_a_cnn_is_seen(tmp_path: Path) -> None:
     scores = seen[model.signatures[0].outputs[0][1]]
     assert scores.sum_abs == pytest.approx(1.0, abs=1e-5)
     assert seen[0].max_abs == pytest.approx(float(image.max()))
+
+
+# --- where a hazard leads ---------------------------------------------------------------------------------------------
+
+
+def test_a_hazard_knows_the_outputs_it_leads_to_and_the_layer_it_is_in(tmp_path: Path) -> None:
+    g = graphs.Graph()
+    x = g.input("x", (1, 16))
+    big = g.op("MUL", [x, g.const("up", np.float32([5e4]))], [g.tensor("block/big;fused/with/more", (1, 16))])
+    tame = g.op("ADD", [x, x], [g.tensor("tame", (1, 16))])
+    both = g.op("ADD", [big, tame], [g.tensor("both", (1, 16))])
+    found = told(tmp_path, g.finish([tame, both, big]), (ONES,))
+    first = found[0]
+    assert (first.op, first.tensor_name, first.outputs) == ("MUL", "block/big;fused/with/more", (1, 2))
+    assert first.message.startswith("MUL op 0 'block/big': ")
+
+
+def test_constants_of_called_subgraphs_are_told_with_their_place(tmp_path: Path) -> None:
+    """A WHILE's own activations cannot be shown; its constants still speak."""
+    assert hazards(model_of(tmp_path, graphs.while_loop(factor=2)), {}) == ()
+    model = model_of(tmp_path, graphs.while_loop(factor=1e6), "wide")
+    (got,) = hazards(model, {})
+    assert (got.kind, got.op, got.op_index, got.outputs) == ("constant_overflow", "MUL", 1, (0,))
+    assert got.subgraph == (model.subgraphs[2].name or "subgraph 2")
+    assert got.subgraph in got.message
+
+
+def test_state_may_carry_a_hazard_to_every_output(tmp_path: Path) -> None:
+    g = graphs.Graph()
+    x = g.input("x", (1, 16))
+    big = g.op("MUL", [x, g.const("up", np.float32([1e5]))], [g.tensor("big", (1, 16))])
+    h = g.op("VAR_HANDLE", [], [g.tensor("h", (), "resource")], container="", sharedName="v")
+    g.op("ASSIGN_VARIABLE", [h, big], [])
+    y = g.op("READ_VARIABLE", [h], [g.tensor("y", (1, 16))])
+    (got,) = hazards(model_of(tmp_path, g.finish([y])), {})
+    assert (got.kind, got.outputs) == ("constant_overflow", (0,))

@@ -12,7 +12,19 @@ PACKAGE = Path(__file__).resolve().parents[1] / "farm"
 # A room is a module or package directly under farm/. It imports rooms of layers above its own in this list (the
 # foundation comes first), or its own files. Imports under TYPE_CHECKING are for the type checker and do not count.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("agent_protocol", "caches", "codec", "defaults", "record_text", "expressions", "environment", "errors", "flatbuffer", "native_library", "probe_parsers"),
+    (
+        "agent_protocol",
+        "caches",
+        "codec",
+        "defaults",
+        "record_text",
+        "expressions",
+        "environment",
+        "errors",
+        "flatbuffer",
+        "native_library",
+        "probe_parsers",
+    ),
     ("delegation", "media", "user_code", "paths", "resources", "tflite_schema"),
     ("arrays", "configs", "metrics", "objects", "tflite_checks", "yaml_lines"),
     ("doors", "tensors", "runtimes", "tflite"),
@@ -29,12 +41,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("place", "assertions", "probe", "report", "classify"),
     ("diff", "judging", "session"),
     ("recovery",),
-    ("collect", "exposed", "history", "records", "columns", "compare", "app_test", "layers", "runner"),
-    ("discovery", "reference"),
+    ("collect", "policy", "exposed", "history", "records", "columns", "compare", "app_test", "layers", "runner"),
+    ("discovery", "events", "reference"),
     ("canary", "predict"),
     ("doctor", "sweep"),
     ("nightly", "serving"),
-    ("prometheus",),
+    ("prometheus", "site"),
     ("cli",),
     ("__main__",),
 )

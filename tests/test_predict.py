@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farm.agents import agent_binary, agent_digest
 from farm.cases import Case, ModelRequest
 from farm.errors import FarmError
 from farm.hazards import CaseHazards
@@ -147,6 +148,10 @@ def no_host() -> tuple[Runtime, str]:
     raise FarmError("there is no agent here")
 
 
+def this_host() -> tuple[Runtime, str]:
+    return find_runtime(None, host_platform()), agent_digest(agent_binary(host_platform()))
+
+
 def predicted(store: RunStore, case: Case, host: Callable[[], tuple[Runtime, str]]) -> CaseHazards | None:
     Predictor(host=host, stop=Stop(), stage=lambda _words: None)(store, (case,))
     return store.hazards().get(case.id)
@@ -187,13 +192,11 @@ def test_an_unforeseen_error_is_a_note(run: tuple[RunStore, Case]) -> None:
 
 
 def test_a_note_is_looked_at_again_and_a_prediction_is_not(run: tuple[RunStore, Case]) -> None:
-    from farm.agents import agent_binary, agent_digest
-
     asked = []
 
     def host() -> tuple[Runtime, str]:
         asked.append(1)
-        return find_runtime(None, host_platform()), agent_digest(agent_binary(host_platform()))
+        return this_host()
 
     predicted(*run, no_host)
     got = predicted(*run, host)
@@ -202,6 +205,18 @@ def test_a_note_is_looked_at_again_and_a_prediction_is_not(run: tuple[RunStore, 
     assert [h.kind for h in got.found] == ["underflow", "constant_overflow"]
     assert predicted(*run, host) == got
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("limit", "note"), [("CASE_S", "no run showed them"), ("ALL_S", "has spent its 0 s")])
+def test_predictions_end_in_time(
+    run: tuple[RunStore, Case], monkeypatch: pytest.MonkeyPatch, limit: str, note: str
+) -> None:
+    monkeypatch.setattr(f"farm.predict.{limit}", 0.0)
+    got = predicted(*run, this_host)
+    assert got is not None
+    assert (got.seen, got.unseen) == (0, 3)
+    assert note in got.note
+    assert [h.kind for h in got.found] == ["constant_overflow"]
 
 
 def test_a_run_that_is_being_stopped_starts_no_prediction(run: tuple[RunStore, Case]) -> None:

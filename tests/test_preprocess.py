@@ -131,6 +131,13 @@ def test_a_wrong_layout_dtype_or_number_of_means_is_refused(cnn: Path, pictures:
             cases(cnn, f"inputs: [pictures/cat.png]\npreprocess: {{'*': {rules}}}\n")
 
 
+def test_a_model_that_wants_channels_first_gets_them_first(tmp_path: Path) -> None:
+    model = graphs.write(tmp_path, "first", graphs.elementwise(shape=(1, 3, 8, 8)))
+    sets = fed(model, inputs=[save_picture(tmp_path / "cat.png", PIXELS)])
+    (array,) = sets["cat"].values()
+    np.testing.assert_allclose(array[0], np.moveaxis(PIXELS, -1, 0) / np.float32(255), rtol=1e-6)
+
+
 def test_the_recipe_says_how_a_set_was_made(cnn: Path, pictures: Path) -> None:
     (case,) = cases(cnn, "inputs: [pictures]\npreprocess: {'*': {mean: [0.5], std: [0.25]}}\n")
     (array,) = case.input_sets[0].arrays
@@ -189,11 +196,6 @@ def test_a_quantised_input_takes_pixels_as_they_are_or_quantises_what_the_spec_n
 
 
 # --- sound ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Path:
-    return graphs.write(tmp_path, "listener", graphs.elementwise(op="ADD", shape=(1, 16)))
 
 
 def one_input(model: Path) -> str:

@@ -12,10 +12,12 @@ import pytest
 from farm.agents import agent_binary, agent_digest
 from farm.cases import Case
 from farm.defaults import Limits
+from farm.graph import graph_facts
 from farm.objects import Objects
 from farm.outcome import Reference
 from farm.reference import REDUCED_PRECISION, References, _fp32_model
 from farm.runtimes import Runtime, find_runtime, host_platform
+from farm.tflite import read_model
 from farm.transports.base import Completed
 from farm.transports.local import LocalTransport
 from tests import graphs
@@ -163,3 +165,19 @@ def test_a_model_without_that_metadata_is_used_as_it_is(tmp_path: Path) -> None:
     path = graphs.write(tmp_path, "plain", graphs.fc_chain())
     with _fp32_model(path) as plain:
         assert plain == path
+
+
+def test_what_indices_were_chosen_from_is_kept_with_the_reference(tmp_path: Path, runtime: Runtime) -> None:
+    scores = np.random.default_rng(3).standard_normal((1, 4, 16)).astype(np.float32)
+    objects = Objects(tmp_path / "objects")
+    made = maker(tmp_path, runtime, objects)
+    plain = case(tmp_path, graphs.argmax(), objects, x=scores, sets=1)
+    known = dataclasses.replace(plain, graph=graph_facts(read_model(Path(plain.model_path)), 0))
+    try:
+        reference = made.get(known)
+    finally:
+        made.close()
+    (kept,) = reference.index_scores
+    assert (kept.position, kept.dtype, kept.axis) == (0, "float32", 2)
+    shown = kept.runs[0].outputs[0]
+    assert np.array_equal(objects.load(shown.sha256, "float32", shown.shape), scores)

@@ -1,4 +1,5 @@
-"""Write the JSON Schemas of the files people write: farm/schemas/{inventory,model-spec,profile}.schema.json.
+"""Write the JSON Schemas of the files people write: farm/schemas/{inventory,model-spec,profile}.schema.json,
+and of the qualification records farm writes.
 
 Editors complete and check YAML with them. Run after a change to farm/doors; `--check` only says whether they are fresh.
 """
@@ -23,7 +24,10 @@ def schemas() -> dict[str, str]:
     from farm.doors.spec import SpecDoor
 
     doors: dict[str, type[Door]] = {"inventory": InventoryDoor, "model-spec": SpecDoor, "profile": ProfileDoor}
-    return {f"{name}.schema.json": _text(name, door.model_json_schema()) for name, door in doors.items()}
+    from farm import codec, records
+
+    made = {f"{name}.schema.json": _text(name, door.model_json_schema()) for name, door in doors.items()}
+    return {**made, "record.schema.json": codec.to_json(records.schema(), indent=2).decode()}
 
 
 def _text(name: str, schema: dict[str, Any]) -> str:

@@ -92,6 +92,7 @@ def make(run: Path, cells: tuple[str, ...], out: Path | None, as_json: bool) -> 
 def verify_(files: tuple[Path, ...], against_now: bool, as_json: bool) -> int:
     """Say whether records are intact or what was changed, and what is otherwise today."""
     from farm.records import verify
+    from farm.report.words import visible
 
     seen = [verify(file, against_now=against_now) for file in files]
     if as_json:
@@ -100,9 +101,9 @@ def verify_(files: tuple[Path, ...], against_now: bool, as_json: bool) -> int:
     for v in () if as_json else seen:
         show(f"{v.file}: " + (f"intact; verdict {v.verdict}; {v.plan_digest}" if v.intact else "CHANGED"))
         for sentence in v.changed:
-            show(f"  {sentence}")
+            show(f"  {visible(sentence)}")
         for item in v.drift:
-            show(f"  drift  {item}")
+            show(f"  drift  {visible(str(item))}")
     if not all(v.intact for v in seen):
         return 1
     return 3 if against_now and any(v.drift for v in seen) else 0

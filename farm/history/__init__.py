@@ -6,6 +6,6 @@ SQLAlchemy is slow to import, so nothing here is imported before somebody asks f
 """
 
 from farm.history.database import Database, open_database
-from farm.history.trails import Point, Trail, trails
+from farm.history.trails import Point, Trail, model_names, trails
 
-__all__ = ["Database", "Point", "Trail", "open_database", "trails"]
+__all__ = ["Database", "Point", "Trail", "model_names", "open_database", "trails"]

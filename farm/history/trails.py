@@ -127,6 +127,12 @@ def trails(database: Database, name: str, *, last: int = LAST, diagnostics: bool
     )
 
 
+def model_names(database: Database) -> tuple[str, ...]:
+    """Every model the history holds, in order of name."""
+    with database.reading() as connection:
+        return tuple(sorted(connection.execute(select(CELLS.c.model).distinct()).scalars()))
+
+
 def sparkline(values: tuple[float | None, ...]) -> str:
     """Draw values as bars between their smallest and largest; a gap where there is none, middle bars for one height."""
     known = [value for value in values if value is not None]

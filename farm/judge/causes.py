@@ -56,17 +56,17 @@ class _Seen:
 
 
 def suspects(*, plan: Plan, verdicts: Mapping[str, CellVerdict]) -> tuple[Case, ...]:
-    """Return the cases that failed on a GPU below FP32, in plan order: what FP16 cannot hold there is worth a look."""
+    """Return the cases that failed on a GPU below FP32 but not in FP32 too, in plan order: FP16 is suspected."""
     configs = {c.name: c for c in plan.configs}
-    failed = {
-        cell.case
-        for cell in plan.cells
-        if cell.id in verdicts
-        and verdicts[cell.id].verdict == "fail"
-        and cell.config in configs
-        and _is_low(configs[cell.config])
-    }
-    return tuple(c for c in plan.cases if c.id in failed)
+    failed: dict[tuple[str, str, str], set[bool]] = {}
+    for cell in plan.cells:
+        verdict, config = verdicts.get(cell.id), configs.get(cell.config)
+        if verdict is None or config is None or verdict.verdict != "fail":
+            continue
+        if config.accelerator == "gpu" and not config.diagnostic:
+            failed.setdefault((cell.device, cell.case, cell.runtime), set()).add(_is_low(config))
+    suspected = {case for (_, case, _), low in failed.items() if low == {True}}
+    return tuple(c for c in plan.cases if c.id in suspected)
 
 
 def find_causes(
@@ -173,9 +173,10 @@ def _cause(
         said = "; ".join(filter(None, (_told(certain), f"{fp32} is right", beside)))
         return "FP16_RANGE", f"{names} ended in {_ended(low_bad)}; {said}", certain
     if emulator is not None and emulator.bad:
+        ended, emulated = _ended(low_bad), _ended([emulator])
         return _range_or_precision(
-            seen=f"{names} ended in {_ended(low_bad)}",
-            compared=f"{EMULATOR} ended in {_ended([emulator])} too, {fp32} is right",
+            seen=f"{names} ended in {ended}",
+            compared=f"{EMULATOR} {'too' if ended == emulated else f'in {emulated}'}, {fp32} is right",
             is_range=_ends_out_of_range((*low_bad, emulator)),
             case=case,
             predicted=predicted,

@@ -1,16 +1,17 @@
-"""Causes where hazards were predicted: certain ones that lead to the failing output count, and only beside a failure."""
+"""Causes where hazards were predicted: certain ones that lead to the failing output count, only beside a failure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from farm.hazards import CaseHazards, Hazard
 from farm.judge import find_causes, suspects
 from farm.judge.verdict import CellVerdict, Finding, OutputVerdict
-from tests.judge.kit import _graph
+from tests.judge.kit import Bench, _graph
 from tests.judge.test_counting import Run, run
 
 OVER = Hazard(
@@ -43,8 +44,9 @@ def test_a_certain_hazard_makes_it_range_and_is_named_beside_what_was_seen() -> 
     assert words == (
         "gpu ended in wrong values (PRECISION_DEGRADATION); predicted from the reference's activations: "
         "MUL op 3 'norm/mul': 4 of 8 values are beyond ±65504; "
-        "cpu-fp16 ended in wrong values (PRECISION_DEGRADATION) too, gpu-fp32 is right"
+        "cpu-fp16 too, gpu-fp32 is right"
     )
+    assert "; cpu-fp16 in zeros, " in told(OVER, gpu=NAN, gpu_fp32="pass", cpu_fp16="fail SILENT_ZERO_VECTOR")[2]
 
 
 def test_the_first_op_is_named_and_those_behind_it_counted() -> None:
@@ -113,10 +115,6 @@ def test_nothing_is_claimed_where_the_device_passed_or_the_kernel_is_at_fault() 
 
 
 def test_only_hazards_that_lead_to_a_failing_output_count() -> None:
-    import numpy as np
-
-    from tests.judge.kit import Bench
-
     y = {"good": np.ones(2, np.float32), "bad": np.ones(2, np.float32)}
     graph = Bench().evidence([y], [y]).case.graph
     made = run(graph=graph, gpu=DEGRADED, gpu_fp32="pass", cpu_fp16=DEGRADED)
@@ -144,3 +142,5 @@ def test_suspects_are_cases_that_failed_on_a_gpu_below_fp32() -> None:
     assert names(cpu="pass", gpu_fp16=DEGRADED) == ["case"]
     assert names(cpu=DEGRADED, gpu="pass", gpu_fp32=DEGRADED, cpu_fp16=NAN) == []
     assert names(gpu="error CRASH", gpu_fp32="inconclusive") == []
+    # Wrong at every precision: FP16 is not what is at fault.
+    assert names(gpu=NAN, gpu_fp32=DEGRADED) == []

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from farm.configs import CONFIGS, Config
+from farm.hazards import Hazard
 from farm.judge.verdict import CellVerdict, Finding
+from farm.report import html, markdown
 from farm.report.matrix import MatrixFinding, build_matrix
 from farm.report.precedents import PRECEDENTS, matching
 from farm.report.snippets import snippets
+from farm.report.words import further_hazards
 from tests.report import sample
 
 GPU = sample.cell_id("pixel", "embedder_300m", "gpu")
@@ -153,3 +156,33 @@ def test_a_finding_whose_reason_is_a_crash_reads_as_one() -> None:
         ),
     )
     assert build_matrix(**kwargs).findings[0].headline == "segment_person crashes on Mali-G715 (pixel) with gpu-fp32"
+
+
+def test_predicted_hazards_travel_with_the_finding_and_many_are_cut_short() -> None:
+    made = tuple(
+        Hazard(
+            kind="overflow", op="MUL", op_index=i, tensor=i, tensor_name=f"t{i}", value=1e6, elements=2, certain=True,
+            message=f"MUL op {i} <t{i}>: beyond",
+        )
+        for i in range(30)
+    )  # fmt: skip
+    found = explained(hazards=made)
+    assert (len(found.hazards), found.hazards_found) == (20, 30)
+    assert (found.hazards[3].kind, found.hazards[3].op_index, found.hazards[3].tensor) == ("overflow", 3, "t3")
+    assert further_hazards(found) == [*(h.message for h in made[1:5]), "and 25 more"]
+    assert further_hazards(explained(hazards=made[:2])) == [made[1].message]
+    assert further_hazards(explained(hazards=made[:1])) == further_hazards(explained()) == []
+
+
+def test_further_hazards_are_shown_in_page_and_markdown_and_escaped() -> None:
+    kwargs = sample.kwargs()
+    hazard = Hazard(
+        kind="overflow", op="MUL", op_index=1, tensor=1, tensor_name="t", value=1e6, elements=2, certain=True,
+        message="MUL op 1 '<b>t</b>': beyond",
+    )  # fmt: skip
+    kwargs["findings"] = (replace(kwargs["findings"][0], hazards=(hazard, hazard)), *kwargs["findings"][1:])
+    matrix = build_matrix(**kwargs)
+    page, text = html.render(matrix), markdown.render(matrix)
+    assert page.count("Predicted beside that") == text.count("Predicted beside that") == 1
+    assert "&lt;b&gt;t&lt;/b&gt;" in page
+    assert "<b>t</b>" not in page + text
