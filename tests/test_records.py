@@ -17,7 +17,8 @@ import pytest
 from farm import codec
 from farm.environment import Environment, current_environment, drift, joined
 from farm.errors import InvalidInput
-from farm.records import SECTIONS, Record, leaves, make_records, record_bytes, schema, sealed, verify
+from farm.record_check import verify
+from farm.records import SECTIONS, Record, leaves, make_records, record_bytes, schema, sealed
 from farm.store import RunStore
 from farm.sweep import sweep
 from tests import graphs

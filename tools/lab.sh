@@ -1,5 +1,5 @@
 #!/bin/sh
-# Put what the tests need on this machine: two software Vulkan GPUs of different vendors, sshd, an MQTT broker, a browser.
+# Put what the tests need on this machine: two software Vulkan GPUs of different vendors, sshd, an MQTT broker, PostgreSQL, a browser.
 # As root on Debian or Ubuntu the packages come through apt, announced first; elsewhere it says what is missing and the
 # tests that need it skip by name. It leaves no service running and the package sources as they were.
 # Found by tests/lab/gpus.py and the tests' own look-ups. Exit 0 in every case: a missing part is a skip, not an error.
@@ -25,6 +25,7 @@ has_swiftshader() {
 }
 has_loader() { ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1' || /sbin/ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1'; }
 has_chromium() { have chromium || have chromium-browser || have google-chrome; }
+has_postgres() { have initdb || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; }
 
 missing() {
     has_loader || printf 'libvulkan1 '
@@ -32,6 +33,8 @@ missing() {
     have sshd || printf 'openssh-server '
     have mosquitto || printf 'mosquitto '
     has_chromium || printf 'chromium '
+    have openssl || printf 'openssl '
+    has_postgres || printf 'postgresql '
 }
 
 if [ "$(uname -s)" != Linux ]; then
@@ -111,6 +114,7 @@ elif [ -n "$want" ]; then
             case "$package" in
             openssh-server) systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || true ;;
             mosquitto) systemctl disable --quiet mosquitto.service 2>/dev/null || true ;;
+            postgresql) systemctl disable --quiet postgresql.service 2>/dev/null || true ;;
             esac
         fi
     done

@@ -91,7 +91,7 @@ def make(run: Path, cells: tuple[str, ...], out: Path | None, as_json: bool) -> 
 @json_option
 def verify_(files: tuple[Path, ...], against_now: bool, as_json: bool) -> int:
     """Say whether records are intact or what was changed, and what is otherwise today."""
-    from farm.records import verify
+    from farm.record_check import verify
     from farm.report.words import visible
 
     seen = [verify(file, against_now=against_now) for file in files]

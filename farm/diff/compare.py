@@ -84,7 +84,7 @@ def _change(pair: Pair, flaky: bool) -> Change | None:
         was_reasons=old.reasons if old else (),
         now_reasons=new.reasons if new else (),
         trigger=pair.trigger,
-        why=pair.why if old and new else ("not in the earlier run" if new else "not in the later run"),
+        why=pair.why if old and new else ("no such cell before" if new else "not in the later run"),
         # Refused before means that an app fell back to its CPU; now it gets wrong numbers.
         regression=kind == "new_failure" and was is not None and COUNTS[was] == 0,
         flaky=flaky,

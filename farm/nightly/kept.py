@@ -67,14 +67,23 @@ def keep(root: Path, night: Night) -> Path:
 
 def nights(root: Path) -> list[Night]:
     """Every night kept, oldest first; one that cannot be read counts as never written (its runs are the truth)."""
-    return [night for path in sorted((root / FOLDER).glob("[!.]*.json")) if (night := _read(path)) is not None]
+    # Ids tell seconds only; of two nights within one the file that was written first is the older.
+    paths = sorted((root / FOLDER).glob("[!.]*.json"), key=lambda path: (path.name[:16], path.stat().st_mtime_ns))
+    return [night for path in paths if (night := _read(path)) is not None]
 
 
 def last_good(found: list[Night], root: Path) -> Night | None:
     """The latest night that judged everything it had to and whose first run is still there."""
-    return next(
-        (n for n in reversed(found) if n.good and n.runs and (root / n.runs[0] / "matrix.json").is_file()), None
-    )
+    return next((night for night in reversed(found) if night.good and _is_there(night, root)), None)
+
+
+def last_any(found: list[Night], root: Path) -> Night | None:
+    """The latest night whose first run is still there, good or not."""
+    return next((night for night in reversed(found) if _is_there(night, root)), None)
+
+
+def _is_there(night: Night, root: Path) -> bool:
+    return bool(night.runs) and (root / night.runs[0] / "matrix.json").is_file()
 
 
 def _read(path: Path) -> Night | None:

@@ -21,7 +21,7 @@ from farm.diff.twins import suspects
 from farm.errors import FarmError, InvalidInput, Problem
 from farm.inventory import Inventory, Nightly
 from farm.nightly.coverage import away, coverage, families_of
-from farm.nightly.kept import keep, last_good, nights, one_night
+from farm.nightly.kept import keep, last_any, last_good, nights, one_night
 from farm.nightly.order import covering_order
 from farm.nightly.value import Control, Night
 from farm.plan import Plan
@@ -167,7 +167,8 @@ def _passes(
     """The night's runs: everything once, then everything again while repeats are wanted and time is left."""
     families = {d.id: d.profile or known.get(d.id) or d.id for d in inventory.devices}
     results: list[SweepResult] = []
-    while len(results) < policy.repeats and not stop.draining:
+    # The first pass is made even when the time is up already: its plan says what was not run.
+    while not results or (len(results) < policy.repeats and not stop.draining):
         spent = time.monotonic() - clock
         if results and policy.time_budget_s is not None:
             first = spent / len(results)
@@ -216,7 +217,9 @@ def _assess(
         wanted_families=policy.coverage_families,
         accelerated={c.name for c in plan.configs if c.accelerator != "cpu" and not c.diagnostic},
     )
-    base = last_good(nights(root), root)
+    past = nights(root)
+    # A requirement that nothing ever meets must not cost every night its comparison.
+    base = last_good(past, root) or last_any(past, root)
     diff, notes = None, []
     if base is not None:
         folder = root / base.runs[0]
@@ -241,6 +244,7 @@ def _assess(
         unsteady=tuple(_unsteady(runs)),
         failing=() if diff is not None else compare(_nothing(first), first).of("new_failure"),
         baseline=base.runs[0] if base else None,
+        baseline_good=base is not None and base.good,
         diff=diff,
         notes=tuple(notes),
     )

@@ -51,7 +51,7 @@ class Control:
 class Night:
     """One night. runs: its passes, the first is the one that is compared. good: everything required was judged.
 
-    unsteady: cells that were good in one pass and bad in another. baseline: the run of the last good night.
+    unsteady: cells that were good in one pass and bad in another. baseline: the run of the night compared with.
     used_bytes: the whole folder of runs after this night; grown_bytes: what this night added.
     """
 
@@ -71,6 +71,8 @@ class Night:
     failing: tuple[Change, ...] = ()
     """Without a baseline: every failure, so that a first night tells something too."""
     baseline: str | None = None
+    baseline_good: bool = False
+    """False: no night was good yet, and the last one of any kind is compared with."""
     diff: Diff | None = None
     controls: tuple[Control, ...] = ()
     used_bytes: int = 0

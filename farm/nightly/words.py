@@ -27,9 +27,12 @@ def summary(night: Night, earlier: Sequence[Night] = ()) -> str:
     if night.unsteady:
         parts.append(_section("~ Good and bad in one night", list(night.unsteady)))
     if night.diff is not None:
-        parts.append(f"Since the last good night, {render(night.diff, lines=LINES)}")
+        since = "the last good night" if night.baseline_good else "the last night (none was good yet)"
+        parts.append(f"Since {since}, {render(night.diff, lines=LINES)}")
     elif night.failing:
-        parts.append(_section("✗ Failing (there is no earlier good night)", [change_line(c) for c in night.failing]))
+        parts.append(
+            _section("✗ Failing, with no earlier night to compare with", [change_line(c) for c in night.failing])
+        )
     if night.controls:
         parts.append(_section("Old runtime run again", [str(c) for c in night.controls]))
     if night.away:

@@ -82,8 +82,8 @@ LIMITATIONS = (
     "device, not devices of different kinds.",
 )
 APP_LIMITATION = (
-    "Some cells come from inside an app (process: app), with its own runtime: their precision was not measured, and what "
-    "ran where is what the app said."
+    "Some cells come from inside an app (process: app), with its own runtime: their precision was not measured, and "
+    "what ran where is what the app said."
 )
 PARTIAL = (
     "“partial” marks a cell where some ops ran on the CPU because the delegate refused them: its numbers and its speed "

@@ -84,6 +84,9 @@ def test_a_night_without_time_is_cut_judges_nothing_and_is_no_baseline(lab: Path
     assert [c.model for c in night.uncovered] == ["fc"]
     assert last_good(nights(root), root) is None
     assert "cut short" in summary(night)
+    after = run_night(inventory(lab, "{configs: [cpu]}"), root=root)
+    assert (after.baseline, after.baseline_good) == (night.runs[0], False)
+    assert "Since the last night (none was good yet)" in summary(after)
 
 
 def test_a_family_that_is_required_and_not_there_makes_exit_3(lab: Path) -> None:
