@@ -150,6 +150,8 @@ class Runner:
     """(name, platform) → bundle."""
     owner: str = field(default_factory=new_owner)
     """Under which this run holds the leases of its devices."""
+    retry_infra: bool = False
+    """Whether cells that ended in `infra` are run once more."""
 
     def run(self) -> None:
         """Return when every device is done or stopped. Raises what is no cell's business, e.g. a full disk here."""
@@ -168,7 +170,7 @@ class Runner:
 
     def _run(self, connect: Callable[[PlannedDevice], Transport]) -> None:
         plan = self.store.plan
-        done = self.store.outcomes()
+        done = self.store.finished(retry_infra=self.retry_infra)
         todo = {d.id: [c for c in plan.cells if c.device == d.id and c.id not in done] for d in plan.devices}
         locks: dict[str, threading.Lock] = {}
         visitors: Counter[str] = Counter(host_of(d) or d.id for d in plan.devices if todo[d.id])

@@ -234,6 +234,14 @@ class RunStore:
             found[outcome.cell] = outcome
         return found
 
+    def finished(self, *, retry_infra: bool = False) -> dict[str, Outcome]:
+        """`outcomes`; with `retry_infra` without those that say nothing about the model (device or link lost)."""
+        return {
+            cell: outcome
+            for cell, outcome in self.outcomes().items()
+            if not (retry_infra and outcome.failure is not None and outcome.failure.infra)
+        }
+
     def write_reference(self, reference: Reference) -> None:
         self._write(self.folder / "references" / f"{_safe(reference.case, 'case id')}.json", reference)
 

@@ -94,6 +94,7 @@ def sweep(
     min_norm: float | None = None,
     out: str | Path = "runs",
     resume: str | Path | None = None,
+    retry_infra: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
     stop: Stop | None = None,
@@ -104,17 +105,18 @@ def sweep(
 
     models: paths, or ModelRequests; none = the inventory's own. inputs: .npz / .safetensors files for all of them.
     input_shapes: input name or inN → shape. arrange: may put the plan's cells into another order. on_run: told of the
-    run folder once it exists, before anything runs.
+    run folder once it exists, before anything runs. retry_infra: a resumed run also tries those cells again
+    whose device or link was lost; without it no finished cell is repeated.
     Raises InvalidInput, before anything runs, with every problem found.
     """
     stop = stop or Stop()
     if resume is not None:
         with RunStore.open(Path(resume)) as store:
             _claim(store)
-            _check_resumable(store)
+            _check_resumable(store, retry_infra)
             if on_run is not None:
                 on_run(store)
-            return _run(store, _Host.find, progress, stop)
+            return _run(store, _Host.find, progress, stop, retry_infra=retry_infra)
     held = HeldObjects(Path(out) / "objects")
     plan = prepare(
         models,
@@ -352,9 +354,9 @@ def _claim(store: RunStore) -> None:
     return store.claim()
 
 
-def _check_resumable(store: RunStore) -> None:
+def _check_resumable(store: RunStore, retry_infra: bool) -> None:
     """A run can only go on with the very files it began with. Raises InvalidInput."""
-    done = store.outcomes()
+    done = store.finished(retry_infra=retry_infra)
     open_cases = {c.case for c in store.plan.cells if c.id not in done} | _without_reference(store)
     problems = []
     for case in store.plan.cases:
@@ -390,15 +392,22 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _run(store: RunStore, host: Callable[[], _Host], progress: Progress | None, stop: Stop) -> SweepResult:
+def _run(
+    store: RunStore,
+    host: Callable[[], _Host],
+    progress: Progress | None,
+    stop: Stop,
+    *,
+    retry_infra: bool = False,
+) -> SweepResult:
     """References, then every unfinished cell, then the verdicts."""
     with _signals(stop):
-        outcomes = store.outcomes()
+        outcomes = store.finished(retry_infra=retry_infra)
         done = sum(c.id in outcomes for c in store.plan.cells)
         if progress is not None:
             progress.planned(len(store.plan.cells), done)
         if done < len(store.plan.cells) or _without_reference(store):
-            _observe(store, host(), progress, stop)
+            _observe(store, host(), progress, stop, retry_infra)
         if progress is not None:
             progress.stage("judging")
         matrix = judge_run(store, predict=_predict(host, progress, stop))
@@ -424,7 +433,7 @@ def _predict(host: Callable[[], _Host], progress: Progress | None, stop: Stop) -
     return predict
 
 
-def _observe(store: RunStore, host: _Host, progress: Progress | None, stop: Stop) -> None:
+def _observe(store: RunStore, host: _Host, progress: Progress | None, stop: Stop, retry_infra: bool) -> None:
     from farm.canary import measure_device
 
     _keep_environment(store)
@@ -438,7 +447,7 @@ def _observe(store: RunStore, host: _Host, progress: Progress | None, stop: Stop
         _keep_software(store, session, [runtime for _, runtime in pairs])
         store.write_precision(session.device.id, measure_device(session, pairs, stopped=lambda: stop.draining))
 
-    Runner(store=store, stop=stop, progress=progress, prepare=prepare_device).run()
+    Runner(store=store, stop=stop, progress=progress, prepare=prepare_device, retry_infra=retry_infra).run()
 
 
 def _keep_environment(store: RunStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from farm.errors import InvalidInput
-from farm.outcome import Outcome
+from farm.outcome import Failure, Outcome
 from farm.plan import Cell
 from farm.report.matrix import Matrix
 from farm.store import RunStore
@@ -158,6 +159,20 @@ def _name(process: psutil.Process) -> str:
         return "" if process.status() == psutil.STATUS_ZOMBIE else str(process.name())
     except psutil.NoSuchProcess:
         return ""
+
+
+def test_cells_whose_device_was_lost_are_tried_again_only_when_asked(tmp_path: Path, models: list[Path]) -> None:
+    run = sweep(models, configs=["cpu"], out=tmp_path / "runs").run_folder
+    with RunStore.open(run) as store:
+        store.claim()
+        lost = next(iter(store.outcomes().values()))
+        failure = Failure(code="DEVICE_LOST", message="the cable fell out", infra=True)
+        store.append(dataclasses.replace(lost, result=None, failure=failure))
+    counting = Counting()
+    assert sweep(resume=run, progress=counting).exit_code == 3
+    assert counting.begun == []
+    assert sweep(resume=run, retry_infra=True, progress=counting).exit_code == 0
+    assert counting.begun == [lost.cell]
 
 
 def test_a_model_that_changed_since_is_refused(tmp_path: Path, models: list[Path]) -> None:

@@ -96,6 +96,7 @@ CODES = {
 @click.option(
     "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Finish this run; repeats no finished cell."
 )
+@click.option("--retry-infra", is_flag=True, help="With --resume: try cells again whose device or link was lost.")
 @click.option(
     "--json-output", type=click.Path(path_type=Path), metavar="FILE", help="Also write the matrix as JSON here."
 )
@@ -122,6 +123,7 @@ def command(
     min_norm: float | None,
     out: Path,
     resume: Path | None,
+    retry_infra: bool,
     json_output: Path | None,
     demo: bool,
     as_json: bool,
@@ -142,6 +144,8 @@ def command(
         )
     if resume is not None:
         refuse_with_resume(click.get_current_context())
+    elif retry_infra:
+        raise InvalidInput(Problem(message="--retry-infra needs a run to go on with", cure="add --resume RUN"))
     if json_output is not None:
         check_writable(json_output)
 
@@ -173,6 +177,7 @@ def command(
             min_cosine_similarity=min_cosine,
             out=out,
             resume=resume,
+            retry_infra=retry_infra,
             **listeners(progress, events),
             **{name: value for name, value in wanted.items() if value is not None},
         )
@@ -250,7 +255,7 @@ def write_matrix(path: Path, matrix: Any) -> bool:
 
 def refuse_with_resume(context: click.Context) -> None:
     """A resumed run does what its plan says; raise InvalidInput naming every option that would contradict it."""
-    kept = {"resume", "json_output", "demo", "as_json", "verbose", "out"}
+    kept = {"resume", "retry_infra", "json_output", "demo", "as_json", "verbose", "out"}
     given = [
         name
         for name, value in context.params.items()
