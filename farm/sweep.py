@@ -6,13 +6,10 @@ Everything a user gave is checked before a device is touched or a run folder mad
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import hashlib
 import importlib
-import math
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -21,19 +18,17 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from farm import __version__
 from farm.caches import prune_daily
 from farm.cases import Case, ModelRequest
-from farm.configs import CONFIGS, select_configs
 from farm.defaults import Limits
 from farm.errors import FarmError, InvalidInput, NoSpace, Problem
 from farm.objects import HeldObjects
-from farm.paths import check_folder
 from farm.plan import Plan
+from farm.prepare import prepare
 from farm.runner import Progress, Runner, Stop
 from farm.store import RunStore
 
@@ -44,7 +39,6 @@ if TYPE_CHECKING:
     from farm.runtimes import Runtime
     from farm.session import Session
 
-T = TypeVar("T")
 CLAIM_S = 1.0
 
 
@@ -146,104 +140,6 @@ def sweep(
         return _run(store, lambda: host, progress, stop)
 
 
-def prepare(
-    models: Sequence[str | Path | ModelRequest] = (),
-    *,
-    inventory: str | Path | Inventory | None = None,
-    devices: Sequence[str] | None = None,
-    configs: Sequence[str] | None = None,
-    inputs: Sequence[str | Path] | str | Path | None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
-    runtime: Sequence[str] | str | None = None,
-    signature: str | None = None,
-    seed: int | None = None,
-    repeats: int | None = None,
-    iterations: int | None = None,
-    min_cosine_similarity: float | None = None,
-    min_norm: float | None = None,
-    limits: Limits | None = None,
-    out: str | Path | None = None,
-    held: HeldObjects | None = None,
-) -> Plan:
-    """Everything up to the first touch of a device: the plan of what `sweep` would do. Raises InvalidInput.
-
-    The inputs are stored in `out`, once nothing is left to refuse; without it nothing is written at all. With `held`
-    they wait there, and the caller stores them.
-    """
-    from farm.cases import build_cases
-    from farm.inventory import default_inventory, load_inventory, select_devices
-    from farm.plan import make_plan
-
-    if inventory is None:
-        inventory = default_inventory()
-    elif isinstance(inventory, (str, Path)):
-        inventory = load_inventory(Path(inventory))
-    if inventory.hosts:
-        from farm.discovery import planned
-        from farm.transports.gateway import Gateways
-
-        with Gateways() as gateways:
-            inventory = planned(inventory, gateways)
-    given: dict[str, Any] = {
-        "seed": seed,
-        "repeats": repeats,
-        "iterations": iterations,
-        "min_cosine_similarity": min_cosine_similarity,
-        "min_norm": min_norm,
-    }
-    base = limits if limits is not None else inventory.with_limits(Limits())
-    limits = dataclasses.replace(base, **{k: v for k, v in given.items() if v is not None})
-
-    problems = _Problems()
-    for wrong in _wrong_limits(limits):
-        problems.add(wrong)
-    usable = Limits() if problems.found else limits
-    chosen = problems.collect(lambda: select_devices(inventory, tuple(devices or ())))
-    wanted = problems.collect(lambda: select_configs(configs or (), own=inventory.configs))
-    names = problems.collect(lambda: _runtime_names(runtime))
-    files = (inputs,) if isinstance(inputs, (str, Path)) else tuple(inputs or ())
-    requests = problems.collect(
-        lambda: _requests(models, inventory, tuple(Path(f) for f in files), input_shapes or {}, signature)
-    )
-    if requests == ():
-        problems.add(Problem(message="no model given", cure="name a .tflite file, or list models in the inventory"))
-    if out is not None:
-        problems.collect(lambda: check_folder(Path(out), "choose a writable folder with --out"))
-    objects = held or HeldObjects(None if out is None else Path(out) / "objects")
-    cases = problems.collect(lambda: build_cases(requests or (), objects, usable))
-    if problems.found or chosen is None or wanted is None or names is None or cases is None:
-        raise InvalidInput(problems.found)
-    if held is None:
-        objects.write()
-    now = datetime.now(timezone.utc)
-    return make_plan(
-        run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
-        created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        farm_version=__version__,
-        inventory_sha256=inventory.sha256,
-        limits=limits,
-        devices=chosen,
-        configs=wanted,
-        cases=cases,
-        runtimes={d.id: names for d in chosen},
-        known=inventory.known,
-    )
-
-
-def _wrong_limits(limits: Limits) -> Iterator[Problem]:
-    """What would make every verdict nonsense: NaN slips through `<` and through click's ranges."""
-    cosine = limits.min_cosine_similarity
-    for name, value, fits, cure in (
-        ("seed", limits.seed, limits.seed >= 0, "give a whole number from 0 up"),
-        ("repeats", limits.repeats, limits.repeats >= 1, "give a whole number from 1 up"),
-        ("iterations", limits.iterations, limits.iterations >= 1, "give a whole number from 1 up"),
-        ("min_norm", limits.min_norm, 0 <= limits.min_norm < math.inf, "give a number from 0 up"),
-        ("min_cosine_similarity", cosine, cosine is None or -1 <= cosine <= 1, "give a number from -1 to 1"),
-    ):
-        if not fits:
-            yield Problem(message=f"{name} cannot be {value}", cure=cure)
-
-
 def judge_run(
     run: RunStore | str | Path,
     *,
@@ -287,57 +183,6 @@ class _Host:
 
         runtime = find_runtime(None, host_platform())
         return cls(runtime=runtime, agent_digest=agent_digest(agent_binary(host_platform())))
-
-
-class _Problems:
-    """Everything wrong with what the user gave, so that it is told at once."""
-
-    def __init__(self) -> None:
-        self.found: list[Problem] = []
-
-    def add(self, problem: Problem) -> None:
-        self.found.append(problem)
-
-    def collect(self, work: Callable[[], T]) -> T | None:
-        """Do one part; what is wrong with it is kept and the next part still gets its turn."""
-        try:
-            return work()
-        except InvalidInput as e:
-            self.found.extend(e.problems)
-            return None
-
-
-def _requests(
-    models: Sequence[str | Path | ModelRequest],
-    inventory: Inventory,
-    inputs: tuple[Path, ...],
-    shapes: Mapping[str, tuple[int, ...]],
-    signature: str | None,
-) -> tuple[ModelRequest, ...]:
-    """What the call names, or else the inventory's models, with what the call says of inputs laid over it."""
-    from farm.specs import model_requests
-
-    names = (*CONFIGS, *inventory.configs)
-    given = (m if isinstance(m, ModelRequest) else model_requests([m], configs=names)[0] for m in models)
-    return tuple(
-        dataclasses.replace(
-            request,
-            inputs=inputs or request.inputs,
-            input_shapes={**request.input_shapes, **shapes},
-            signature=signature if signature is not None else request.signature,
-        )
-        for request in (tuple(given) if models else inventory.models)
-    )
-
-
-def _runtime_names(selectors: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The names of the chosen runtimes; a comma-separated text is a list."""
-    from farm.runtimes import find_runtime, host_platform
-
-    given = [selectors] if isinstance(selectors, str) else list(selectors or ())
-    wanted: list[str | None] = [one.strip() for text in given for one in text.split(",") if one.strip()]
-    platform = host_platform()
-    return tuple(dict.fromkeys(find_runtime(one, platform).name for one in wanted or [None]))
 
 
 def _claim(store: RunStore) -> None:

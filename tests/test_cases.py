@@ -15,8 +15,9 @@ from farm.defaults import Limits
 from farm.errors import InvalidInput
 from farm.inventory import Inventory
 from farm.plan import PlannedDevice
+from farm.prepare import prepare
 from farm.report.matrix import MatrixCell
-from farm.sweep import prepare, sweep
+from farm.sweep import sweep
 from tests.conftest import shared_folder
 from tests.lab.gpus import gpus
 

@@ -44,7 +44,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "collect",
         "policy",
-        "record_check",
         "exposed",
         "history",
         "records",
@@ -56,6 +55,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("discovery", "events", "record_check", "reference"),
     ("canary", "predict"),
+    ("prepare",),
     ("doctor", "sweep"),
     ("nightly", "serving"),
     ("prometheus", "site"),
@@ -85,6 +85,7 @@ TOUCHES_DEVICES = {
     "nightly",
     "serving",
     "doctor",
+    "prepare",
 }
 """Rooms that connect, run or build something."""
 

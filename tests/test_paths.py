@@ -16,9 +16,9 @@ from farm.errors import InvalidInput
 from farm.inventory import load_inventory
 from farm.objects import HeldObjects, Objects
 from farm.paths import check_folder, check_text, same_file_key, write_named
+from farm.prepare import prepare
 from farm.runtimes import add_runtime
 from farm.store import RunStore
-from farm.sweep import prepare
 from farm.tflite import read_model
 from tests import graphs
 

@@ -69,7 +69,7 @@ def command(
         )
     shapes = shapes_of(input_shapes)
 
-    from farm.sweep import prepare
+    from farm.prepare import prepare
 
     plan = prepare(
         models=list(models),

@@ -217,8 +217,8 @@ def found_inventory(models: list[Path], devices: list[str], configs: list[str] |
         return None
     from farm.inventory import default_inventory
     from farm.plan import estimate
+    from farm.prepare import prepare
     from farm.runtimes import find_runtime, host_platform
-    from farm.sweep import prepare
 
     inventory = discovered.inventory(default_inventory())
     plan = prepare(models=models, inventory=inventory, devices=devices or None, configs=configs)
