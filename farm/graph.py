@@ -29,7 +29,7 @@ HYBRID_TYPES = frozenset(("int8", "uint8", "int4", "int2", "uint4"))
 """Types of the weights hybrid kernels read."""
 _REDUCTIONS = frozenset(("SUM", "MEAN", "AVERAGE_POOL_2D", "L2_POOL_2D"))
 LARGE_REDUCTION = 1 << 16
-"""From here on the order of summation shows in float32 (JUDGE.md, "Large reductions")."""
+"""From here on the order of summation shows in float32 (docs/judging.md, "Large reductions")."""
 FP16_MAX, FP16_TINY = 65504.0, 2.0**-24
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections import Counter
@@ -258,3 +259,16 @@ def _cell_s(case: Case, config: Config, limits: Limits) -> float:
         return sets * (_PROCESS_S[config.accelerator] + limits.steps * each)
     timed = min(limits.iterations * each, max(limits.iterations_ms / 1e3, each))
     return _PROCESS_S[config.accelerator] + sets * (timed + (limits.warmup + limits.repeats) * each)
+
+
+def with_bands(plan: Plan, bands: Mapping[str, Mapping[str, float]]) -> Plan:
+    """The plan judged with other limits: kind or output name → limit name → value. They win over the specs' own."""
+
+    def over(own: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        return {key: {**own.get(key, {}), **bands.get(key, {})} for key in (*own, *(k for k in bands if k not in own))}
+
+    cases = tuple(
+        dataclasses.replace(case, spec=dataclasses.replace(case.spec, bands=over(case.spec.bands)))
+        for case in plan.cases
+    )
+    return dataclasses.replace(plan, cases=cases, band_overrides=over(plan.band_overrides))

@@ -17,15 +17,15 @@ from farm.metrics import EXACT_SNR_DB
 from farm.tflite import Model, Op, Quantization
 
 MAX_ELEMENTS = 1 << 24
-"""Beyond it float32 cannot even count: 2^24 + 1 = 2^24 (JUDGE.md, reference)."""
+"""Beyond it float32 cannot even count: 2^24 + 1 = 2^24 (docs/judging.md, reference)."""
 MAX_BYTES = 1 << 30
-"""What the inputs of the reductions may take, in memory and in the object store (JUDGE.md: "where it does not fit")."""
+"""What the inputs of the reductions may take, in memory and in the object store (docs/judging.md)."""
 MAX_WINDOWS = 1 << 12
 """Pooling windows of 2^16 elements worth walking one by one in Python."""
 PLAIN_MOVES = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "STABLEHLO_RESHAPE"))
 """Ops behind a reduction that leave its values in their order."""
 SMALL = 8
-"""Fewer results: largest difference over largest value (JUDGE.md, kinds)."""
+"""Fewer results: largest difference over largest value (docs/judging.md, kinds)."""
 _CLAMPS = {0: (-math.inf, math.inf), 1: (0.0, math.inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 """ActivationFunctionType NONE, RELU, RELU_N1_TO_1, RELU6 (schema.fbs)."""
 

@@ -27,7 +27,7 @@ from farm.cases import Case, ModelRequest
 from farm.defaults import Limits
 from farm.errors import FarmError, InvalidInput, NoSpace, Problem
 from farm.objects import HeldObjects
-from farm.plan import Plan
+from farm.plan import Plan, with_bands
 from farm.prepare import prepare
 from farm.runner import Progress, Runner, Stop
 from farm.store import RunStore
@@ -146,15 +146,19 @@ def judge_run(
     today: date | None = None,
     functions: bool = True,
     predict: Predict | None = None,
+    bands: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Matrix:
     """Judge what a run has observed so far and write its matrix and reports. Touches no device.
 
     functions: False does not run the Python functions that the run's `assertions:` name (a run from elsewhere).
+    bands: other limits for this judging alone (kind or output name → limit → value); the kept plan stays as it is.
     predict: adds the hazards of failing cases to the run; only a sweep does so, as it takes CPU runs.
     """
     store = run if isinstance(run, RunStore) else RunStore.open(Path(run))
     from farm.judging import judge_store
 
+    if bands:
+        store.plan = with_bands(store.plan, bands)
     matrix = judge_store(store, today or date.today(), functions=functions, predict=predict)
     from farm.report import write_reports
 

@@ -187,3 +187,17 @@ def test_a_machine_without_a_gpu_adapter_is_unsupported_with_the_cure(tmp_path: 
     assert "no GPU adapter" in gpu.message
     assert "VK_ICD_FILENAMES" in gpu.message
     assert result.exit_code == 0
+
+
+def test_a_run_is_judged_again_with_other_limits_and_its_plan_stays(tmp_path: Path) -> None:
+    model = graphs.write(tmp_path, "fc", graphs.fc_chain())
+    run = sweep([model], configs=["cpu", "cpu-ref"], out=tmp_path / "runs").run_folder
+    plan = (run / "plan.json").read_bytes()
+
+    def reference_kernels(**bands: dict[str, float]) -> str:
+        return next(c.verdict for c in judge_run(run, bands=bands).cells if c.config == "cpu-ref")
+
+    assert reference_kernels() == "pass"
+    # Two right kernel sets lie about 130 dB apart: limits above that leave no reference to judge with.
+    assert reference_kernels(values={"pass_snr_db": 500.0, "fail_snr_db": 400.0}) == "inconclusive"
+    assert (run / "plan.json").read_bytes() == plan

@@ -24,8 +24,8 @@ Examples:
   farm report runs/20250101T000000-ab12cd     show a finished run again
   farm doctor                                 is this machine ready?
 
-Exit codes: 0 all passed; 1 a model failed; 2 bad usage, nothing was run; 3 something could not be judged
-(a device lost, no valid reference)."""
+Exit codes: 0 nothing that counts failed; 1 a model failed; 2 bad usage, nothing was run; 3 something could not be
+judged (a device lost, no valid reference)."""
 
 
 class FarmGroup(click.Group):

@@ -36,10 +36,11 @@ Examples:
 
 \b
 stdout is the matrix (or --json); the run folder keeps everything else.
-Exit codes: 0 all passed, 1 a model failed, 2 bad input and nothing was run, 3 something could not be judged."""
+Exit codes: 0 nothing that counts failed, 1 a model failed, 2 bad input and nothing was run, 3 something could not
+be judged."""
 
 CODES = {
-    0: "all passed",
+    0: "nothing that counts failed",
     1: "a model failed",
     3: "something could not be judged",
 }

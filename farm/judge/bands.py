@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-JUDGE_MD = "JUDGE.md, kinds"
+RULES = "docs/judging.md, kinds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,36 +19,36 @@ class Limit:
     source: str
 
 
-def _limit(value: float, source: str = JUDGE_MD) -> Limit:
+def _limit(value: float, source: str = RULES) -> Limit:
     return Limit(value=value, source=source)
 
 
 FP16_SMALLEST_NORMAL = 2.0**-14
 """Below it a GPU may flush FP16 values to zero (IEEE 754 binary16; OpenCL embedded profile, OpenCL-CTS #540)."""
 MAX_SHARED_NONFINITE = 0.01
-"""Share of equal ±inf in both that is taken for mask constants (JUDGE.md, order of checks 2)."""
+"""Share of equal ±inf in both that is taken for mask constants (docs/judging.md, order of checks 2)."""
 UNIT_NORM_TOLERANCE = 0.01
-"""How near 1 every row's norm must be to be taken for an embedding (JUDGE.md, kinds)."""
+"""How near 1 every row's norm must be to be taken for an embedding (docs/judging.md, kinds)."""
 SMALL_OUTPUT = 8
-"""Fewer elements: no cosine, largest difference over largest value instead (JUDGE.md, kinds)."""
+"""Fewer elements: no cosine, largest difference over largest value instead (docs/judging.md, kinds)."""
 NOISE_MARGIN_DB = 6.0
-"""How far below the noise floor limits are loosened (JUDGE.md, reference)."""
+"""How far below the noise floor limits are loosened (docs/judging.md, reference)."""
 NOISE_MARGIN = 2.0
 """The same margin as a factor on amplitudes."""
 MAX_RECOMPUTED_REDUCTION = 1 << 24
-"""Beyond this many summed elements float32 cannot even count (2^24 + 1 = 2^24): no reference (JUDGE.md, reference)."""
+"""Beyond this many summed elements float32 cannot even count (2^24 + 1 = 2^24): no reference (docs/judging.md)."""
 LOGITS_CLASSES = 1000
-"""Scores over at least so many classes are logits (JUDGE.md, kinds)."""
+"""Scores over at least so many classes are logits (docs/judging.md, kinds)."""
 
 BANDS: dict[str, dict[str, Limit]] = {
     "values-fp32": {
-        "pass_snr_db": _limit(80, "JUDGE.md; healthy FP32 GPU outputs were 102–144 dB (numerics.md 2.3)"),
+        "pass_snr_db": _limit(80, "docs/judging.md; healthy FP32 GPU outputs were 102–144 dB"),
         "fail_snr_db": _limit(50),
     },
     "values-fp16": {
-        "pass_snr_db": _limit(35, "JUDGE.md; healthy FP16 outputs were 44–69 dB (numerics.md 2.3)"),
+        "pass_snr_db": _limit(35, "docs/judging.md; healthy FP16 outputs were 44–69 dB"),
         "fail_snr_db": _limit(20),
-        "fail_cosine": _limit(0.99, "JUDGE.md; litert-precision-guard's limit"),
+        "fail_cosine": _limit(0.99, "docs/judging.md; litert-precision-guard's limit"),
     },
     "embedding": {
         "pass_cosine": _limit(0.999),
@@ -57,7 +57,7 @@ BANDS: dict[str, dict[str, Limit]] = {
         "fail_norm_off": _limit(0.02),
     },
     "distribution": {
-        "pass_top1": _limit(0.99, "JUDGE.md; ai-edge-quantizer's guidance (numerics.md 3.1)"),
+        "pass_top1": _limit(0.99, "docs/judging.md; ai-edge-quantizer's guidance"),
         "fail_top1": _limit(0.95),
         "pass_kl": _limit(0.01),
         "fail_kl": _limit(0.1),
@@ -77,7 +77,7 @@ BANDS: dict[str, dict[str, Limit]] = {
 }
 SCALE_COSINE = 0.99
 SCALE_NORM_OFF = 0.02
-"""SCALE_ERROR: the direction is right (cosine ≥ 0.99), the length is off by more than 2 % (JUDGE.md, kinds)."""
+"""SCALE_ERROR: the direction is right (cosine ≥ 0.99), the length is off by more than 2 % (docs/judging.md, kinds)."""
 
 KINDS = ("values", "embedding", "distribution", "classification", "probability", "mask", "quantised", "ints", "bools",
          "indices")  # fmt: skip

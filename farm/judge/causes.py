@@ -1,6 +1,6 @@
 """Cause and cure: what the verdicts of one model on one device say together. Pure; after judging, before reporting.
 
-The table (JUDGE.md, from numerics.md 2.4); "bad" is fail, "good" is pass or warn:
+The table (docs/judging.md); "bad" is fail, "good" is pass or warn:
 
     cpu-fp16  gpu   gpu-fp32   cause
     any       bad   good       FP16_RANGE if the GPU ended in non-finite, zero or saturated numbers and a certain range

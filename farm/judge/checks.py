@@ -1,4 +1,4 @@
-"""Checks 1 and 3 to 7 of JUDGE.md's order: what one output of one input set shows by itself, before any band."""
+"""Checks 1 and 3 to 7 of docs/judging.md order: what one output of one input set shows by itself, before any band."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Exact = Mapping[tuple[int, int, int], OutputData]
 def choose(evidence: CellEvidence, reference: Reference) -> tuple[Reference, list[str]]:
     """The reference for this cell, and sentences that say why it is not the plain one.
 
-    A CPU cell keeps the plain reference: it does what the same kernels do here (JUDGE.md, reference). The CPU forced to
+    A CPU cell keeps the plain reference: it does what the same kernels do here (docs/judging.md). The CPU forced to
     FP16 stands for an FP16 device, so it is judged as one.
     """
     if evidence.config.accelerator == "cpu" and not evidence.config.xnnpack_flags & XNNPACK_FORCE_FP16:

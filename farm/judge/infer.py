@@ -1,6 +1,6 @@
 """Which kind an output is, and why: from the spec, its type, the graph that ends in it, and its reference values.
 
-Precedence (JUDGE.md): spec > bool/index > classification or probability (also quantised ones, after dequantising) >
+Precedence, by docs/judging.md: spec > bool/index > classification or probability (quantised ones too, dequantised) >
 quantised ints > embedding > distribution > values.
 """
 

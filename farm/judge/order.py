@@ -1,4 +1,4 @@
-"""One cell's evidence → its verdict: failures first, then every output through JUDGE.md's order of checks.
+"""One cell's evidence → its verdict: failures first, then every output through docs/judging.md order of checks.
 
 The worst output decides the cell: fail, then infra, inconclusive, warn, pass. Pure but for `evidence.load`.
 """

@@ -1,4 +1,4 @@
-"""One output of one cell through JUDGE.md's order of checks; first hit wins, the worst input set is kept."""
+"""One output of one cell through docs/judging.md order of checks; first hit wins, the worst input set is kept."""
 
 from __future__ import annotations
 

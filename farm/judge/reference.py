@@ -1,6 +1,6 @@
 """Whether a reference can be trusted: missing, invalid, unstable or vacuous references give `inconclusive`, never more.
 
-Checks 2 and 5 of JUDGE.md's order, and misses that hybrid kernels or large reductions of the CPU may explain.
+Checks 2 and 5 of docs/judging.md order, and misses that hybrid kernels or large reductions of the CPU may explain.
 """
 
 from __future__ import annotations

@@ -121,9 +121,14 @@ To see it again:
 
 ```sh
 pip install litert-farm
-farm sweep op.tflite --inputs inputs.npz --config cpu,{study.config}
+farm sweep op.tflite --inputs inputs.npz --config {_configs(study.config)}
 ```
 """
+
+
+def _configs(seen: str) -> str:
+    """What to run again: with both GPU precisions the sweep can tell the cause."""
+    return ",".join(dict.fromkeys(("cpu", "gpu", "gpu-fp32", seen)))
 
 
 def _slug(text: str) -> str:

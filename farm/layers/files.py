@@ -16,7 +16,7 @@ COLUMNS = (
     "bad", "masked", "snr_db", "cosine", "nrmse", "max_abs", "ref_max", "new_nonfinite", "why",
 )  # fmt: skip
 THRESHOLDS = ((20.0, "#c62828"), (35.0, "#ef6c00"), (50.0, "#f9a825"), (80.0, "#9ccc65"), (MAX_DB, "#2e7d32"))
-"""Upper edge in dB → colour of a node (the bands of JUDGE.md)."""
+"""Upper edge in dB → colour of a node (the bands of docs/judging.md)."""
 
 
 def csv_text(study: Study) -> str:

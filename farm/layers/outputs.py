@@ -26,7 +26,7 @@ def judged(case: Case, position: int, golden: np.ndarray, seen: np.ndarray, heal
     facts = case.graph.outputs[position]
     twins = [o.tensor for o in case.graph.outputs].count(facts.tensor)
     if facts.unwritten or facts.alias_of is not None or twins > 1:
-        # The runtime returns whatever memory held for such outputs (JUDGE.md, order of checks 2).
+        # The runtime returns whatever memory held for such outputs (docs/judging.md, order of checks 2).
         return _with(health, "")
     decoder = decoder_for(facts.dtype, facts)
     kind, _ = infer_kind(

@@ -25,7 +25,7 @@ CAUSES = {
     "PARTITION_BOUNDARY": "The GPU is wrong at every precision that ran, and only part of the model is on it: suspect "
     "the hand-over between CPU and GPU first.",
 }
-"""What each cause of JUDGE's table means to someone who ships an app."""
+"""What each cause of docs/judging.md's table means to someone who ships an app."""
 
 _DOES = {
     "SILENT_ZERO_VECTOR": "returns zeros, without any error,",
@@ -108,7 +108,9 @@ def _explanation(finding: Finding, failing: Sequence[MatrixCell]) -> str:
     seen = finding.explanation.strip()
     if seen and not seen.endswith((".", "!", "?")):
         seen += "."
-    parts = [meaning, f"Seen here: {seen}" if meaning and seen else seen[:1].upper() + seen[1:]]
+    # The name of a config stays as one writes it.
+    alone = seen if any(seen.startswith(cell.config) for cell in failing) else seen[:1].upper() + seen[1:]
+    parts = [meaning, f"Seen here: {seen}" if meaning and seen else alone]
     if failing and all(cell.known is not None for cell in failing):
         parts.append("The inventory lists this result as known, so it is not counted.")
     return " ".join(filter(None, parts))

@@ -252,7 +252,7 @@ def _device(device: PlannedDevice, gpu: str, facts: Mapping[str, Any]) -> Matrix
         id=device.id,
         gpu=gpu,
         driver=_first(facts, "gpu_driver", "driver"),
-        os=" ".join(dict.fromkeys(filter(None, (_first(facts, "os"), _first(facts, "os_build"))))),
+        os=_system(_first(facts, "os"), _first(facts, "os_build")),
         transport=device.transport,
         profile=device.profile or _first(facts, "profile") or None,
         facts_sha256=hashlib.sha256(codec.to_json(dict(facts))).hexdigest() if facts else None,
@@ -270,6 +270,11 @@ def _gpu_name(device: str, plan: Plan, outcomes: Mapping[str, Outcome], facts: M
     if seen:
         return seen.most_common(1)[0][0]
     return _first(facts, "gpu", "gpus", "gpu_name", "adapter") or UNKNOWN_GPU
+
+
+def _system(name: str, build: str) -> str:
+    """Name and build of an operating system; a build that the name already says is not said twice."""
+    return name if build in name.split() else " ".join(filter(None, (name, build)))
 
 
 def _first(facts: Mapping[str, Any], *names: str) -> str:

@@ -1,4 +1,4 @@
-"""matrix.json as a value (DESIGN fixes its fields). Every report is made from it alone; matrix.py builds it."""
+"""matrix.json as a value (farm/schemas/matrix.schema.json): matrix.py builds it, every report is made from it."""
 
 from __future__ import annotations
 

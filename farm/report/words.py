@@ -113,7 +113,7 @@ _METRIC_OF_KIND = {
     "bools": "equal_share",
     "indices": "equal_share",
 }
-"""The metric each kind is judged by (JUDGE's table)."""
+"""The metric each kind is judged by (docs/judging.md's table)."""
 _SEVERITY = {verdict: place for place, verdict in enumerate(VERDICTS)}
 
 

@@ -1,4 +1,4 @@
-"""Exit codes, known results, expectations: each sentence of JUDGE.md about counting."""
+"""Exit codes, known results, expectations: each sentence of docs/judging.md about counting."""
 
 from __future__ import annotations
 

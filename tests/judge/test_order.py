@@ -1,4 +1,4 @@
-"""JUDGE.md's tables row by row: verdict words, order of checks, kinds. Sums are done in the comments."""
+"""docs/judging.md tables row by row: verdict words, order of checks, kinds. Sums are done in the comments."""
 
 from __future__ import annotations
 
