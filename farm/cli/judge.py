@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from farm.cli._common import json_option, print_json, show_matrix
+
+if TYPE_CHECKING:
+    from farm.plan import Plan
 
 EPILOG = """\b
 Examples:
@@ -38,7 +43,7 @@ def command(run: Path, bands: tuple[str, ...], no_functions: bool, as_json: bool
     from farm.sweep import judge_run
 
     store = RunStore.open(run)
-    matrix = judge_run(store, bands=_parsed(bands), functions=not no_functions)
+    matrix = judge_run(store, bands=_parsed(bands, store.plan), functions=not no_functions)
     for sentence in store.damage:
         print(f"farm: {sentence}", file=sys.stderr)
     if as_json:
@@ -48,26 +53,37 @@ def command(run: Path, bands: tuple[str, ...], no_functions: bool, as_json: bool
     return matrix.run.exit_code
 
 
-def _parsed(bands: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """KIND.LIMIT=VALUE → kind → limit → value. Raises InvalidInput with every problem."""
+def _parsed(bands: tuple[str, ...], plan: Plan) -> dict[str, dict[str, float]]:
+    """KIND.LIMIT=VALUE → kind or output of the run → limit → value. Raises InvalidInput with every problem."""
+    if not bands:
+        return {}
+    from farm.doors.spec import LIMITS, misplaced_limits
     from farm.errors import InvalidInput, Problem
-    from farm.judge.bands import BANDS
 
-    known = sorted({name for limits in BANDS.values() for name in limits})
+    limits = sorted({name for names in LIMITS.values() for name in names})
+    outputs = {o.name for case in plan.cases if case.graph is not None for o in case.graph.outputs}
+    kinds = {name: kind for case in plan.cases for name, kind in case.spec.kinds.items()}
     found: dict[str, dict[str, float]] = {}
     problems = []
     for text in bands:
-        where, _, value = text.partition("=")
-        kind, _, limit = where.rpartition(".")
+        words, _, value = text.rpartition("=")
+        where, _, limit = words.rpartition(".")
         try:
             number = float(value)
         except ValueError:
-            number = float("nan")
-        if not kind or limit not in known or number != number:
-            cure = f"write KIND.LIMIT=NUMBER; limits: {', '.join(known)}"
+            number = math.nan
+        if limit not in limits or math.isnan(number):
+            cure = f"write KIND.LIMIT=NUMBER; limits: {', '.join(limits)}"
             problems.append(Problem(message=f"--band {text!r} names no limit", cure=cure))
+        elif where not in LIMITS and where not in outputs:
+            cure = f"kinds: {', '.join(LIMITS)}; outputs: {', '.join(sorted(outputs))}"
+            problems.append(Problem(message=f"--band {text!r} names no kind and no output of the run", cure=cure))
         else:
-            found.setdefault(kind, {})[limit] = number
+            found.setdefault(where, {})[limit] = number
+    problems += [
+        Problem(message=f"--band {where}.{limit}: its kind has no such limit", cure=cure)
+        for where, limit, cure in misplaced_limits(found, kinds)
+    ]
     if problems:
         raise InvalidInput(problems)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -15,15 +16,17 @@ MATRIX = "matrix.json"
 
 def read_matrix(run: Path) -> Matrix:
     """Read the matrix of a run folder, or a matrix.json. Raises InvalidInput with the way to get one."""
-    file = run / MATRIX if run.is_dir() else run
+    file = run / MATRIX if os.path.isdir(run) else run  # pathlib raises on some names that cannot exist
     try:
         matrix = codec.from_json(file.read_bytes(), Matrix)
     except FileNotFoundError as error:
-        known = (run / "plan.json").is_file()
+        known = os.path.isfile(run / "plan.json")
         cure = f"farm judge {run} makes it" if known else "name a run folder, e.g. one under runs/"
         raise InvalidInput(Problem(message="there is no matrix here", file=str(file), cure=cure)) from error
     except OSError as error:
-        raise InvalidInput(Problem(message=f"cannot be read: {error.strerror or error}", file=str(file))) from error
+        cure = "check its permissions" if isinstance(error, PermissionError) else "name a run folder or its matrix.json"
+        message = f"cannot be read: {error.strerror or error}"
+        raise InvalidInput(Problem(message=message, file=str(file), cure=cure)) from error
     except msgspec.DecodeError as error:
         raise InvalidInput(
             Problem(message=f"is no matrix of farm: {error}", file=str(file), cure="farm judge RUN writes it anew")

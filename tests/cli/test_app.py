@@ -261,18 +261,3 @@ def test_doctor_gives_a_line_per_part_and_a_cure_for_what_is_not_well(capsys: py
     assert {"gpu", "adb", "folders"} <= {c["name"] for c in checks}
     assert all(c["cure"] for c in checks if c["state"] != "ok")
     assert code == (3 if any(c["state"] == "fail" for c in checks) else 0)
-
-
-@pytest.mark.parametrize(
-    "band", ["mask=1", "mask.pass_max_bas=1", "mask.pass_max_abs=much", ".pass_max_abs=1", "mask.pass_max_abs=nan"]
-)
-def test_a_band_that_names_no_limit_is_refused(band: str) -> None:
-    from farm.cli.judge import _parsed
-    from farm.errors import InvalidInput
-
-    with pytest.raises(InvalidInput, match="names no limit"):
-        _parsed((band,))
-    assert _parsed(("mask.pass_max_abs=0.02", "out.x.pass_snr_db=90")) == {
-        "mask": {"pass_max_abs": 0.02},
-        "out.x": {"pass_snr_db": 90.0},
-    }
